@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from trace_builder import call, costs, gap, kernel, launch, operator, parsed, trace
 
-from autopar.traces.command import as_page, as_text
-from autopar.traces.comparison import comparison
+from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.findings import CAUSES
 from autopar.traces.report import Report
 from autopar.traces.trace import Trace

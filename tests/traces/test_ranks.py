@@ -308,8 +308,7 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     assert side_by_side(None, {"rank 0": usages["rank 0"]}) == []
     even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
     views = {name: view_of(one).usages for name, one in even.items()}
-    verdict, _ = side_by_side(compare_ranks(even), views)
-    assert "was waited for longest, maybe by chance: it came last to " in verdict
+    assert len(side_by_side(compare_ranks(even), views)) == 1, "waits by chance name nobody"
     works = calls(begun(ranks=1) + np.array([0, 0.0005]))
     together = {f"rank {i}": trace(*work) for i, work in enumerate(works)}
     views = {name: view_of(one).usages for name, one in together.items()}

@@ -10,8 +10,7 @@ import pytest
 from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 
 from autopar.traces import report
-from autopar.traces.command import as_page, as_text
-from autopar.traces.comparison import comparison
+from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.report import Report
 from autopar.traces.trace import OF_TORCH, Trace
 

@@ -25,7 +25,7 @@ _SHOWS = (  # folders and files that measure nothing
     *("__main__.py", "display/", "recorded/", "traces/command.py", "traces/report.py"),
     *("graph/audit.py", "traces/findings.py", "traces/idle.py", "traces/utilization.py"),
     *("records/claim.py", "records/digest.py", "records/experiment.py", "records/gallery.py"),
-    *("records/provenance.py", "records/store.py", "traces/comparison.py"),
+    *("records/provenance.py", "records/store.py"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import UNKNOWN, Mask, Records
+from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
 from autopar.traces.utilization import Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
@@ -26,6 +27,9 @@ _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no 
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
 SMALL_BYTES = 64 * 1024
+# In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
+# one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
+START_S = 20e-6
 
 
 class Cause(NamedTuple):
@@ -186,43 +190,63 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(
-    view: View, idle: Iterable[Finding], late_for: Callable[[Records], Intervals]
-) -> list[Finding]:
+def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
     What makes no work shorter saves no more than the time beyond that of the busiest resource, as
-    where one GPU waits for another, which is always busy.
+    where one GPU waits for another, which is always busy. What only hides work saves no more than
+    the host waited meanwhile; see `_spare`.
     """
     window_s = length_s(view.window)
-    most_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
-    found = [*(it for usage in view.usages for it in _of_work(usage, late_for)), *idle]
-    findings = [
-        it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s)) for it in found
-    ]
-    return [
-        finding
-        for finding in sorted(findings, key=lambda finding: -finding.cost_s)
-        if finding.cost_s >= max(CAUSES[finding.cause].least_share, LEAST_SHARE) * window_s
-    ]
+    free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
+    findings = []
+    for it in chain(idle, *(_of_work(view, usage, waits) for usage in view.usages)):
+        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, free_s)
+        if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
+            findings.append(it._replace(cost_s=cost_s))
+    return sorted(findings, key=lambda finding: -finding.cost_s)
 
 
-def _of_work(usage: Usage, late_for: Callable[[Records], Intervals]) -> Iterator[Finding]:
-    """What nothing computes beside; where nothing is computed, or launched yet, nothing could."""
-    late = late_for(usage.work[usage.work.where(lambda tag: tag.kind == "compute")])
+def _spare(view: View, usage: Usage, waits: Intervals) -> tuple[Seconds, Seconds]:
+    """Moments of a window, and how long the host waited from each to the next.
+
+    At each a wait ended, or a kernel began on an idle GPU, as late as the host launched it. So what
+    ended before can have delayed the rest by as much as the host had waited, and by no more. At the
+    end the GPU alone is at work. Where no launches are known, nothing limits it.
+    """
+    kernels, edges_s = usage.work.of("compute"), view.window[[0, -1], [0, 1]]
+    called = view.trace.work.launches[view.trace.work.launches != UNKNOWN]
+    if not len(called):
+        return edges_s, np.array([np.inf])
+    host = np.vstack((view.trace.host.times_s, [(-np.inf, -np.inf)]))
+    called_s, returned_s = host[kernels.launches].T
+    starts_s, ends_s = kernels.times_s.T
+    is_late = called_s > np.maximum.accumulate(np.append(-np.inf, ends_s))[:-1]
+    is_late &= starts_s - returned_s < START_S
+    after_s = edges_s[1] - max(host[called, 1].max(), waits[:, 1].max(initial=-np.inf))
+    edges_s = np.unique(np.hstack((edges_s, starts_s[is_late], waits[:, 1])).clip(*edges_s))
+    spare_s = length_within(waits, edges_s[:-1], edges_s[1:])
+    spare_s[-1] += max(after_s, 0.0)
+    return edges_s, spare_s
+
+
+def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
+    """What nothing computes beside; where nothing is computed, nothing could."""
+    computing, (edges_s, spare_s) = usage.when("compute"), _spare(view, usage, waits)
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        exposed = without(covered(group.times_s), usage.when("compute"))
+        exposed = without(covered(group.times_s), computing)
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
-        sort = "communication" if key == "communication" else "copy"
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            cost_s -= length_s(common(without(exposed, usage.waiting), late))
-            cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
+            sort = "communication" if key == "communication" else "copy"
+            exposed_s = length_within(exposed, edges_s[:-1], edges_s[1:])
+            cost_s = min(cost_s, float(np.minimum(exposed_s, spare_s).sum()))
+            cost_s = min(cost_s, length_s(without(computing, usage.when(sort))))
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"
@@ -231,7 +255,7 @@ def _of_work(usage: Usage, late_for: Callable[[Records], Intervals]) -> Iterator
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
         why = cause.what.format(work=_amount(group), waited=waited, streams=streams)
         # Those that ran longest with nothing behind them.
-        exposed_s = group.lengths_s - length_within(usage.when("compute"), *group.times_s.T)
+        exposed_s = group.lengths_s - length_within(computing, *group.times_s.T)
         most = np.argsort(-exposed_s.round(9), kind="stable")[:SHOWN]
         yield Finding(key, usage.name, cost_s, why, group[most].spans())
 

@@ -20,14 +20,11 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, Finding
+from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
-# In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
-# one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
-_START_S = 20e-6
 _BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
@@ -36,12 +33,14 @@ _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # of 100 µs well at best (Task Bench); this is twice as much.
 _STEP_S = 200e-6
 _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
-# What a thread can be seen to do, the first that holds of a moment.
-_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu", "called")
+# What a thread can be seen to do, by the sorts of its records: the first that holds of a moment.
+_DONE = (
+    *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
+    *("operators", "cpu", "called"),
+)
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
-    "operators": ("operators", "called"),
-    "cpu": ("operators",),
+    "operators": ("cpu", "called"),
     "elsewhere": ("named",),
 }
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
@@ -70,44 +69,40 @@ class Host:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.records, self.is_cut = trace.host, trace.is_cut
-        # Of shorter gaps nothing is known. One record far off does not hide all the others.
-        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, _START_S))
         records, work = trace.host, trace.work
-        threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
-        self.threads, self.sorts = threads, _sorts_of(records, work)
+        self.records, self.is_cut = records, trace.is_cut
+        # Of shorter gaps nothing is known. One record far off does not hide all the others.
+        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
+        self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
+        self.sorts = _sorts_of(records, work)
         every = np.concatenate((records.times_s, work.times_s))
-        self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
-        self.on_axis = records.times_s + self.shift(threads)
-        # While a loader was awaited, too, nobody knows what for.
-        profiler, loader = (self.sorts == sort for sort in ("profiler", "loader"))
-        self.profiler = without(
-            covered(records.times_s[profiler]), covered(records.times_s[loader])
-        )
-        launches = np.unique(work.launches[work.launches != UNKNOWN])
+        self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 1.0
+        self.on_axis = records.times_s + self.shift(self.threads)
         is_call = records.where(lambda tag: tag.kind == "call")
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
-        is_launch[launches] = True  # that of other work may be outside of the window
-        starts_s = self.on_axis[:, 0]
-        self.did, self.seen = self._in_turn(np.sort(starts_s[is_launch]))
-        is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
-        self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
+        # Launches of other work may be outside of the window.
+        is_launch[work.launches[work.launches != UNKNOWN]] = True
+        self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        marks = np.flatnonzero(is_launch | self._waits)
+        self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
+        # What the profiler does has threads of its own, and holds up each that launches.
+        shifts = self.shift(np.unique(self.threads[is_launch]))
+        profiler = records.times_s[self.sorts == "profiler"] + shifts[:, None]
+        self._profiler = profiler.reshape(-1, 2)
+        self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
         self._ends_s = np.sort(work.times_s[:, 1])
+        # When it waited, if only for room in a full queue, in a long launch.
+        waits = np.vstack((self.did["synchronised"], self.did["launch"]))
+        threads = (waits[:, :1] - every.min(initial=np.inf)) // self._apart_s
+        self.waits = covered(waits - self._apart_s * threads)
+        # Batches that workers make come no earlier if the host asks for them earlier.
+        is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
+        awaited = is_worker & (self.sorts == "loader") & (records.lengths_s > _LONG_S)
+        self.awaited_s = records.times_s[awaited, 1].max(initial=-np.inf)
 
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
         return (self._apart_s * threads[:, None]).astype(np.float64)
-
-    def late_for(self, work: Records) -> Intervals:
-        """When there was none of some work, as the host had not launched the next, nor waited."""
-        known = work[work.launches != UNKNOWN]
-        lasts_s = np.maximum.accumulate(np.append(-np.inf, work.times_s[:, 1]))
-        before_s = lasts_s[np.searchsorted(work.times_s[:, 0], known.times_s[:, 0])]
-        until_s = np.minimum(self.records.times_s[known.launches, 0], known.times_s[:, 0])
-        late = np.column_stack((np.maximum(before_s, -self._apart_s), until_s))
-        shift = self.shift(self.threads[known.launches])[is_late := until_s > before_s]
-        of, parts = clipped(late[is_late] + shift, without(_ALWAYS, self.did["synchronised"]))
-        return covered(parts - shift[of])
 
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
@@ -115,52 +110,45 @@ class Host:
         Its thread let it wait, right before; and as it began, work ended, which was of another GPU,
         as this one was idle.
         """
-        called_s = self.on_axis[launches, 0]
-        waits_s, launches_s = (
-            np.append(-np.inf, times_s)[np.searchsorted(times_s, called_s, side="left")]
-            for times_s in self._before_s
-        )
-        lets_wait = (waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2)
-        last = np.searchsorted(self._ends_s, gaps[:, 1], side="right")
-        last_s = np.append(-np.inf, self._ends_s)[last]
-        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < _START_S)
+        at = np.searchsorted(self.on_axis[self._marks, 0], self.on_axis[launches, 0])
+        before = np.append(self._marks, launches[:1])[at - 1]
+        lets_wait = self._waits[before] & (self.threads[before] == self.threads[launches])
+        last = np.searchsorted(self._ends_s, gaps[:, 1], side="right") - 1
+        last_s = np.append(self._ends_s, -np.inf)[last]
+        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
         return np.asarray(lets_wait & is_let)
 
     def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
         steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
+        at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
         for cause in _DONE:
-            sort = "operators" if cause == "cpu" else cause
-            when = covered(self.on_axis[self.sorts == sort])
-            if cause == "synchronised":
-                when = covered(np.concatenate((when, self._polls())))
+            when = covered(self.on_axis[self.sorts == cause])
+            if cause == "profiler":
+                when = covered(self._profiler)
             elif cause == "operators":
                 # From one launch to the next at once, and in the operator that comes to launch.
                 of, lasts = clipped(steps, without(_ALWAYS, taken))
-                is_short = lasts[:, 1] - lasts[:, 0] <= _STEP_S
-                lasts = lasts[is_short & (lasts[:, 1] == steps[of, 1])]
-                at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
-                when = common(covered(lasts), covered(np.concatenate((when, at_once))))
+                is_last = lasts[:, 1] == steps[of, 1]
+                lasts = lasts[is_last & (lasts[:, 1] - lasts[:, 0] <= _STEP_S)]
+                when = covered(np.concatenate((self.on_axis[self.sorts == "cpu"], at_once)))
+                when = common(covered(lasts), when)
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
         did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
-        return did, taken
-
-    def _polls(self) -> Intervals:
-        """When a thread did nothing but ask whether something is done, again and again."""
+        # To do nothing but ask whether something is done, again and again, is to wait.
         asked = covered(self.on_axis[self.sorts == "asked"])
-        is_other = (self.sorts != "asked") & (self.sorts != "named")
-        edges_s = np.concatenate(([-np.inf], asked.ravel(), [np.inf])).reshape(-1, 2)
-        apart = edges_s[edges_s[:, 1] - edges_s[:, 0] > _BETWEEN_S]
-        when = without(without(_ALWAYS, apart), covered(self.on_axis[is_other]))
-        return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
+        again = np.column_stack((asked[:-1, 0], asked[1:, 1]))
+        again = without(covered(again[asked[1:, 0] - asked[:-1, 1] <= _BETWEEN_S]), taken)
+        did["synchronised"] = covered(np.concatenate((did["synchronised"], again)))
+        return did, covered(np.concatenate((taken, again)))
 
 
 def _told_sort(tag: Tag) -> str:
     match = (_CALLS if tag.kind == "call" else _TORCHS).match(tag.name)
-    return (match and match.lastgroup) or _SORTS.get(tag.kind, "operators")
+    return (match and match.lastgroup) or _SORTS.get(tag.kind, "cpu")
 
 
 def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
@@ -169,11 +157,10 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     sorts = np.array(told, dtype=object)[codes]
     work = work[work.launches != UNKNOWN]
     # What takes no longer has launched something, and waited for nobody.
-    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "operators"
+    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "cpu"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
-    is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
-    sorts[is_long & (sorts == "called")] = "launch"
+    sorts[(sorts == "called") & (records.lengths_s > _LONG_S)] = "launch"
     sorts[work.launches[work.where(lambda tag: tag.memory == "pageable")]] = "synchronised"
     return sorts
 
@@ -186,122 +173,109 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
-    whether it waited for them. From then on the work stood in its queue. Where a copy of a thread
-    that only fetches ends a gap, the work after it is meant.
+    whether it waited for them, nor whether work waits for a thread that only fetches. From then on
+    the work stood in its queue.
     """
     gaps = _Gaps(usage, host, is_whole)
-    for seconds in gaps.parts_s.values():
-        seconds[seconds < _TICK_S] = 0.0
     return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
-
-
-def _only_fetched(work: Records, host: Host) -> Mask:
-    """Whether work is a copy to the host by a thread that does nothing but copy, beside others.
-
-    No kernel waits for it: what such a thread does, as to save a checkpoint, keeps no GPU idle.
-    """
-    threads = np.append(host.threads, UNKNOWN)[work.launches]
-    computes = work.where(lambda tag: tag.kind != "copy") & (threads != UNKNOWN)
-    feeds = np.isin(threads, np.append(threads[computes], UNKNOWN))
-    is_fetched = work.where(lambda tag: tag.lane.endswith(" to host")) & ~feeds
-    return np.asarray(is_fetched & computes.any())
 
 
 class _Gaps:
     """The gaps of a GPU, split; all arrays have a place for each gap."""
 
     def __init__(self, usage: Usage, host: Host, is_whole: bool) -> None:
-        self._usage, self._host = usage, host
+        self._usage, self._host, work = usage, host, usage.work
         gaps = self._gaps = usage.idle
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
-        starts_s = usage.work.times_s[:, 0]
-        at = np.searchsorted(starts_s, gaps[:, 1])
-        follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
-        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        is_last = ~follows & is_whole
-        self._ended = is_last & (not host.is_cut)  # of what was cut off nobody knows
-        feeds = np.flatnonzero(~_only_fetched(usage.work, host))
-        later = np.searchsorted(feeds, at)
-        fed = np.append(feeds, feeds[-1:])[later]  # after the last work, its thread is meant
-        self._is_fed = fed == self._nexts  # else what ends the gap is of a thread that only fetches
-        is_known = ~is_last & (self._lengths_s > host.noise_s)
-        self._launches = np.where(is_known, usage.work.launches[fed], UNKNOWN)
-        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
-        self._take_queued(np.flatnonzero((self._launches != UNKNOWN) & (later < len(feeds))))
-        self._shift = host.shift(np.append(host.threads, UNKNOWN)[self._launches])
-        self._late_on_axis = self._late + self._shift
-        self._split()
+        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
+        follows = np.append(work.times_s[:, 0], np.nan)[at] == gaps[:, 1]
+        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
+        ended = ~follows & (is_whole and not host.is_cut)  # of what was cut off nobody knows
+        is_known = (follows | (not is_whole)) & (self._lengths_s > host.noise_s)
+        # After the last work, its thread is meant.
+        launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
+        threads = np.append(host.threads, UNKNOWN)
+        feeding = threads[work.launches[work.where(lambda tag: not tag.lane.endswith(" to host"))]]
+        if (feeding != UNKNOWN).any():
+            launches[~np.isin(threads[launches], feeding)] = UNKNOWN
+        self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
+        # What the host does sooner is waited for longer: in the next collective, or till a batch of
+        # a loader's workers comes.
+        sent = np.vstack((usage.when("communication"), [(np.inf, np.inf)]))
+        nexts_s = sent[np.searchsorted(sent[:, 0], gaps[:, 1])].T
+        self._waits_anyway = length_within(usage.waiting, *nexts_s) > _LONG_S
+        self._waits_anyway |= gaps[:, 0] < host.awaited_s
+        self._on_axis = self._late + host.shift(threads[launches])
+        self._split(launches != UNKNOWN, ended)
 
-    def _take_queued(self, which: Places) -> None:
+    def _take_queued(self, which: Places, launches: Places) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
         Not so while the host was in the launch, unless that waited for an event or copied.
         """
-        host, launches = self._host, self._launches[which]
+        host, gaps, launches = self._host, self._gaps[which], launches[which]
         called_s, returned_s = host.records.times_s[launches].T
-        is_queued = self._is_fed[which] & host.waited(launches, self._gaps[which])
+        is_queued = host.waited(launches, gaps)
         is_launching = np.isin(host.sorts[launches], ("launch", "called")) & ~is_queued
-        is_launching &= returned_s - called_s > _START_S
+        is_launching &= returned_s - called_s > START_S
         until_s = np.where(is_launching, returned_s, called_s)
-        ahead_s = np.clip(self._gaps[which, 1] - until_s, 0.0, _START_S)
-        starts_s, ends_s = (self._gaps[which] - ahead_s[:, None]).T
+        starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, START_S)[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        work = self._usage.work
-        is_staged = work.where(lambda tag: tag.lane.endswith(" from host"))
+        work = self._usage.work[self._nexts[which]]
+        is_staged = work.where(lambda tag: tag.lane.endswith(" from host")) & ~is_queued
         is_staged &= work.where(lambda tag: tag.memory == "pageable")
-        is_staged = (is_staged & (work.sizes_bytes >= SMALL_BYTES))[self._nexts[which]]
-        is_staged &= self._is_fed[which] & ~is_queued
+        is_staged &= (work.sizes_bytes >= SMALL_BYTES) & (self._nexts[which] != UNKNOWN)
         of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
         for cause, holds in of.items():
             self.parts_s[cause][which] = (ends_s - late_s) * holds
 
-    def _split(self) -> None:
+    def _split(self, launched: Mask, ended: Mask) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
-        host, launched = self._host, self._launches != UNKNOWN
-        lengths_s = self._late[:, 1] - self._late[:, 0]
-        self.parts_s["ended"] = lengths_s * self._ended
-        self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
-        rest_s = lengths_s - self.parts_s["profiler"]
-        of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
+        parts_s, late, host = self.parts_s, self._late, self._host
+        lengths_s = late[:, 1] - late[:, 0]
+        parts_s["ended"] = lengths_s * ended
         for cause, when in host.did.items():  # without a thread, where nothing is
-            within_s = length_within(when, *(pieces + self._shift[of]).T)
-            self.parts_s[cause] += np.bincount(of, within_s, len(lengths_s))
-            rest_s -= self.parts_s[cause]
-        rest_s = np.maximum(rest_s, 0.0) * ~self._ended
-        self.parts_s["elsewhere"] = rest_s * launched
-        self.parts_s["unknown"] += rest_s * ~launched
+            parts_s[cause] = length_within(when, *self._on_axis.T)
+        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
+        parts_s["elsewhere"] = rest_s * launched
+        parts_s["unknown"] += rest_s * ~launched
         is_brief = self._lengths_s <= np.where(launched, _BRIEF_S, _NOISE_S)
-        self.parts_s["brief"] = self.parts_s["unknown"] * is_brief
-        self.parts_s["unknown"] -= self.parts_s["brief"]
+        parts_s["brief"] = parts_s["unknown"] * is_brief
+        parts_s["unknown"] -= parts_s["brief"]
+        for seconds in parts_s.values():
+            seconds[seconds < _TICK_S] = 0.0
 
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
-        parts_s = self.parts_s[cause]
-        saved_s = self._saved(cause) if cause in _REMOVABLE else parts_s
+        parts_s = saved_s = self.parts_s[cause]
+        if cause in _REMOVABLE:
+            saved_s = self._saved(cause)
+        if cause in {*self._host.did, "elsewhere"} - {"loader"}:
+            saved_s = saved_s * ~self._waits_anyway
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [self._longest(i, cause) for i in most]
         names = [span.name for span in longest[0]] or ["no named range"]
         if cause != "elsewhere":
             names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
-        sums_s = float(saved_s.sum()), float(parts_s.sum())
         at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        saved = f"To mend that saves up to {at_most} of one gap."
-        why = f"{times} it was idle {what} {saved}"
+        why = f"{times} it was idle {what} To mend that saves up to {at_most} of one gap."
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]
+        sums_s = float(saved_s.sum()), float(parts_s.sum())
         return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], count)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
         parts_s, when = self.parts_s[cause], self._host.did[cause]
         # From where what was under way in the gap began, until the launch that ended it.
-        starts_s, ends_s = self._late_on_axis.T
+        starts_s, ends_s = self._on_axis.T
         first = np.searchsorted(when[:, 1], starts_s, side="right")
         begun_s = np.minimum(starts_s, np.append(when[:, 0], np.inf)[first])
         whole_s = length_within(when, begun_s, ends_s)
@@ -318,7 +292,7 @@ class _Gaps:
         which = np.any([host.sorts == sort for sort in sorts], axis=0)
         if cause == "profiler":  # which has threads of its own
             return host.records[which], host.records.times_s[which], self._late
-        return host.records[which], host.on_axis[which], self._late_on_axis
+        return host.records[which], host.on_axis[which], self._on_axis
 
     def _names(self, cause: str, which: Mask) -> list[str]:
         """What the host did in some gaps, that with the longest share first."""
@@ -334,13 +308,13 @@ class _Gaps:
         That has most of the time in which the thread was seen to do nothing else.
         """
         records, times_s, late = self._records(cause)
+        part = late[i : i + 1]
         if cause == "elsewhere":
-            left = without(late[i : i + 1], self._host.seen)
-            spans = records[length_within(left, *times_s.T) > length_s(left) / 2].spans()
-            return sorted(spans, key=lambda span: span.duration_s)[:1]
-        lengths_s = length_within(late[i : i + 1], *times_s.T)
-        is_longest = (lengths_s > 0) & (lengths_s == lengths_s.max(initial=0.0))
-        return records[np.flatnonzero(is_longest)[:1]].spans()
+            part = without(part, self._host.seen)
+        shares_s = length_within(part, *times_s.T)
+        least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
+        fits = np.flatnonzero((shares_s > 0) & (shares_s >= least_s))
+        return records[fits[np.argsort(records.lengths_s[fits], kind="stable")[:1]]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""

@@ -23,6 +23,9 @@ _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
 _MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 _CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
 _UNMATCHED = "No collectives could be matched with certainty, so who waited for whom is not known."
+_HEADERS = (
+    *("rank", "busy", "computing", "communication", "exposed", "waiting", "idle", "came last"),
+)
 _FEWEST = 5  # fewer collectives agree on a clock by chance
 
 
@@ -82,15 +85,14 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
             if len(sent := records.of("communication")):
                 rank = _named(name, gpu, len(by_gpu))
                 work[rank], zeros_s[rank] = sent, trace.zero_s
-    groups = _matched(work)
-    clocks_s = _clocks(groups)
-    offsets_s = {rank: clocks_s[rank] for rank in work if rank in clocks_s}
-    matched = []
-    for group in groups:
-        if group.ranks[0] in offsets_s:
-            by_s = np.array([offsets_s[rank] for rank in group.ranks])
-            starts_s, ends_s = group.starts_s + by_s, group.ends_s + by_s
-            matched.append(replace(group, starts_s=starts_s, ends_s=ends_s))
+    matched = _matched(work)
+    offsets_s = _clocks(matched)
+    matched = [
+        replace(group, starts_s=group.starts_s + by_s, ends_s=group.ends_s + by_s)
+        for group in matched
+        if group.ranks[0] in offsets_s
+        for by_s in [np.array([offsets_s[rank] for rank in group.ranks])]
+    ]
     if not matched:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
@@ -98,24 +100,23 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     seen = defaultdict[str, list[Seconds]](list)
     for group in matched:
         first_s, (second_s, last_s) = group.starts_s.min(axis=1), np.sort(group.starts_s).T[-2:]
-        for rank, started_s, ended_s in zip(
-            group.ranks, group.starts_s.T, group.ends_s.T, strict=True
-        ):
+        for i, rank in enumerate(group.ranks):
+            started_s, ended_s = group.starts_s[:, i], group.ends_s[:, i]
             late_s = started_s - np.where(started_s == last_s, second_s, last_s)
             times_s = started_s, np.minimum(last_s, ended_s), late_s
             # How long the last rank alone was waited for, and any rank by the first.
             seen[rank].append(np.stack((*times_s, last_s - second_s, last_s - first_s)))
     of, waits, stragglers = {}, {}, []
-    for rank, offset_s in offsets_s.items():
+    for rank in [rank for rank in work if rank in offsets_s]:
         started_s, ended_s, late_s, *waits_s = np.concatenate(seen[rank], axis=1)
-        waits[rank] = covered(np.column_stack((started_s, ended_s))) - offset_s
+        waits[rank] = covered(np.column_stack((started_s, ended_s))) - offsets_s[rank]
         sums_s = length_s(covered(work[rank].times_s)), length_s(waits[rank])
         beyond_s = late_s[late_s > error_s]
         of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
         if _holds_up(of[rank].late_s, *(np.where(s > error_s, s, 0.0) for s in waits_s)):
             stragglers.append(rank)
-    first_s = zeros_s[next(iter(offsets_s))]  # traces have their own, so that times are precise
-    offsets_s = {rank: by_s - (zeros_s[rank] - first_s) for rank, by_s in offsets_s.items()}
+    first_s = zeros_s[next(iter(of))]  # traces have their own, so that times are precise
+    offsets_s = {rank: offsets_s[rank] - (zeros_s[rank] - first_s) for rank in of}
     return Ranks(offsets_s, error_s, tuple(matched), of, waits, tuple(stragglers))
 
 
@@ -220,36 +221,28 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         sets = (gpu.busy, computing, communicating, without(communicating, computing), gpu.idle)
         *busy, idle = (like(length_s(times), longest_s) for times in sets)
         rows.append((shortened(name, _WIDEST), *busy, waiting, idle, came_last))
-    headers = ("rank", "busy", "computing", "communication", "exposed", "waiting", "idle")
-    notes = ["Exposed: communication while the same rank did not compute."]
     said = [_UNMATCHED] * any("communication" in gpu.sorts for _, gpu in shown)
+    notes = ["Exposed: communication while the same rank did not compute."]
     if ranks:
-        said = _verdict(ranks)
         error, clocks_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
         count = sum(len(group.starts_s) for group in ranks.matched)
-        apart = format_seconds(max(clocks_s) - min(clocks_s))
         notes += [
             "Waiting: in a collective that the last of these ranks had not begun.",
             f"Came last: began a collective later than all other ranks, by more than {error}.",
-            f"Clocks were up to {apart} apart. They are aligned by how {count:,} collectives end,",
+            f"Clocks were up to {format_seconds(max(clocks_s) - min(clocks_s))} apart. They are "
+            f"aligned by how {count:,} collectives end,",
             f"of which {percent(_MOST)} then agree within {error}.",
         ]
-    caption = "What each rank did"
-    return [*said, tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
+        by_late_s = sorted(ranks.stragglers, key=lambda name: -ranks.of[name].late_s)
+        said = [
+            f"{name} holds the others up: it came last to {rank.came_last:,} of "
+            f"{rank.collectives:,} collectives, and they waited {format_seconds(rank.late_s)} for "
+            f"it alone."
+            for name in by_late_s[:_MOST_NAMED]
+            for rank in [ranks.of[name]]
+        ]
+    return [*said, tabulate(_HEADERS, rows, caption="What each rank did", notes=notes)]
 
 
 def _named(trace: str, gpu: str, count: int) -> str:
     return f"{trace} {gpu}" if count > 1 else trace
-
-
-def _verdict(ranks: Ranks) -> list[str]:
-    """Who holds the others up, or may do so: of few or rare waits nobody knows that nobody does."""
-    by_late_s = sorted(ranks.of.items(), key=lambda item: -item[1].late_s)
-    named = [item for item in by_late_s if item[0] in ranks.stragglers] or by_late_s[:1]
-    does = "holds the others up" if ranks.stragglers else "was waited for longest, maybe by chance"
-    return [
-        f"{name} {does}: it came last to {rank.came_last:,} of {rank.collectives:,} collectives, "
-        f"and they waited {format_seconds(rank.late_s)} for it alone."
-        for name, rank in named[:_MOST_NAMED]
-        if rank.late_s
-    ]

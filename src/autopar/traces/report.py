@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,13 +71,12 @@ class Report:
     @cached_property
     def _idle(self) -> list[Finding]:
         is_whole = self.view.range_name is None
-        found = (idle_of(gpu, self._host, is_whole=is_whole) for gpu in self._gpus)
-        return [*chain.from_iterable(found)]
+        return [it for gpu in self._gpus for it in idle_of(gpu, self._host, is_whole=is_whole)]
 
     @cached_property
     def findings(self) -> list[Finding]:
         """What less than all overlap costs, most expensive first."""
-        return findings_of(self.view, self._idle, self._host.late_for)
+        return findings_of(self.view, self._idle, self._host.waits)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
@@ -108,24 +106,23 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
-        start_s, findings = self.view.start_s, []
+        trace, start_s, findings = self.view.trace, self.view.start_s, []
         for finding in self.findings:
-            cause = CAUSES[finding.cause]
-            evidence = [
-                (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
-                for span in finding.evidence
-            ]
+            cause, evidence = CAUSES[finding.cause], finding.evidence
             words = {"title": cause.title, "remedy": cause.remedy, "page": cause.page}
-            findings.append(finding._asdict() | words | {"evidence": evidence})
+            spans = [
+                (it.name, it.lane, it.start_s - start_s, it.end_s - start_s) for it in evidence
+            ]
+            findings.append(finding._asdict() | words | {"evidence": spans})
         return {
             "name": self.name,
-            "origin": self.view.trace.origin,
+            "origin": trace.origin,
             "verdict": self.verdict(),
             "range": self.view.range_name,
             "occurrences": self._occurrences(),
-            "warnings": list(self.view.trace.warnings),
-            "doubts": dict(self.view.trace.doubts),
-            "start_s": self.view.trace.zero_s + start_s,  # on the clock of its file
+            "warnings": list(trace.warnings),
+            "doubts": dict(trace.doubts),
+            "start_s": trace.zero_s + start_s,  # on the clock of its file
             "window_s": self.window_s,
             "gpus": self.figures,
             "findings": findings,
@@ -133,13 +130,17 @@ class Report:
 
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
+        said = []
+        for top in self.findings[:1]:
+            cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
+            cause = CAUSES[top.cause]
+            said.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
         if not self._gpus and self.view.gpus:
             return [self._did_nothing(self.view.gpus)]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
-            said = [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
-            return said + self._most()
+            return said if self.view.usages or is_doubtful else [_NO_GPU + hint]
         busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
@@ -151,40 +152,31 @@ class Report:
             f"and copies as fast and as many at once as here.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in self.figures.values())
-        waiting_s = max(length_s(gpu.waiting) for gpu in self._gpus)
         if exposed_s > _MUCH * self.window_s:
             whose = "Some of that may be waiting for other ranks, which the files of all tell."
-            if waiting_s:
+            if waiting_s := max(length_s(gpu.waiting) for gpu in self._gpus):
                 whose = f"Up to {format_seconds(waiting_s)} of it was waiting for other ranks."
             lines.append(
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
-        none = "No findings: nothing was seen that keeps it from that."
-        return [*lines, *(self._most() or [none])]
-
-    def _most(self) -> list[str]:
-        """What costs most, if anything does."""
-        said = []
-        for top in self.findings[:1]:
-            cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
-            cause = CAUSES[top.cause]
-            said.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
-        return said
+        return [*lines, *(said or ["No findings: nothing was seen that keeps it from that."])]
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
         view = self.view
         yield Section(self.name, [*self.verdict(), *self._opening(), *self.remarks()], level=1)
-        if view.usages:
-            yield from self._why()
-            yield Section("How far from the limit", self._bounds() + self._hidings())
-        elif len(view.ranges) and view.range_name is None:
-            yield Section("What was named", self.ranges(self._top).blocks)
-        headings = ("Each time", "What ran when", "When nothing ran")
-        blocks: list[Sequence[Block]] = [self._each_time(), self._drawing(), self._idleness()]
-        parts = zip(headings, blocks, strict=True)
-        yield from (Section(heading, said) for heading, said in parts if said)
+        yield from self._why()
+        parts: dict[str, Sequence[Block]] = {
+            "How far from the limit": self._bounds() + self._hidings(),
+            "What was named": [],
+            "Each time": self._each_time(),
+            "What ran when": self._drawing(),
+            "When nothing ran": self._idleness(),
+        }
+        if not view.usages and len(view.ranges) and view.range_name is None:
+            parts["What was named"] = self.ranges(self._top).blocks
+        yield from (Section(heading, blocks) for heading, blocks in parts.items() if blocks)
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
@@ -223,13 +215,14 @@ class Report:
         if len(self.findings) > self._top:
             said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
         yield Section("Why no more overlap?", [said])
+        headers = ("evidence", "lane", "start", "end")
         for number, finding in enumerate(self.findings[: self._top], start=1):
             cause, share = CAUSES[finding.cause], percent(finding.cost_s, self.window_s)
             rows = [
-                (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
-                for span in finding.evidence
+                (shortened(it.name, _NAME), it.lane, *self._clock(it.start_s, it.end_s))
+                for it in finding.evidence
             ]
-            headers, caption = ("evidence", "lane", "start", "end"), f"Where to look for {number}"
+            caption = f"Where to look for {number}"
             evidence = [tabulate(headers, rows, caption=caption)] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
@@ -275,9 +268,9 @@ class Report:
         rows = []
         spans = self.view.occurrences.spans()
         for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
-            name, (start,) = f"{number}: {shortened(span.name, _NAME)}", self._clock(span.start_s)
             busy = [bar(times["busy_s"], span.duration_s)] if "busy_s" in times else []
-            rows.append((name, start, format_seconds(span.duration_s), *busy))
+            times_s = *self._clock(span.start_s), format_seconds(span.duration_s)
+            rows.append((f"{number}: {shortened(span.name, _NAME)}", *times_s, *busy))
         headers = ("range", "start", "time", "busy")[: len(rows[0]) if rows else 0]
         notes = ["Busy is of all GPUs on average."] * bool(self._gpus)
         return self._table("Each time that the range is there", headers, rows, *notes)
@@ -300,17 +293,14 @@ class Report:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
         note = "Each gap is split over all that happened in it."
         rows = []
-        for finding in sorted(self._idle, key=lambda finding: -finding.idle_s):
-            time, share = format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)
-            rows.append(
-                (finding.where, CAUSES[finding.cause].title, f"{finding.gaps:,}", time, share)
-            )
+        for it in sorted(self._idle, key=lambda it: -it.idle_s):
+            times = format_seconds(it.idle_s), bar(it.idle_s, self.window_s)
+            rows.append((it.where, CAUSES[it.cause].title, f"{it.gaps:,}", *times))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self, most: int | None = None) -> Section:
         """The names that a program gave, with how often and how long each was there."""
-        by_name = self.view.ranges.parts(lambda tag: tag.name)
-        rows = []
+        by_name, rows = self.view.ranges.parts(lambda tag: tag.name), []
         for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum())[:most]:
             lengths_s = by_name[name].lengths_s
             times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))

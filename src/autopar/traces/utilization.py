@@ -41,9 +41,9 @@ class Usage:
 
         Communication is not among them: it may be waiting for other GPUs, and so be shorter.
         """
-        buses = {tag.lane for tag in self.work.tags if sort_of(tag) == "copy"}
         lengths_s = {"compute": length_s(self.when("compute"))}
-        lengths_s |= {lane: length_s(when) for lane, when in self.lanes.items() if lane in buses}
+        buses = {tag.lane for tag in self.work.present if sort_of(tag) == "copy"}
+        lengths_s |= {lane: length_s(self.lanes[lane]) for lane in sorted(buses)}
         return max(lengths_s.items(), key=lambda item: item[1])  # of none it is computing
 
     def when(self, sort: str) -> Intervals:
@@ -83,39 +83,39 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         gpu: Only this GPU, as `GPU 1`, `1` or `rank 0*`.
     """
     trace = trace.trusted()
-    work = trace.work
+    work, host = trace.work, trace.host
     if HOST in trace.doubts:
-        work = replace(work, launches=np.full(len(work), UNKNOWN))
-        trace = replace(trace, host=NONE)
+        work, host = replace(work, launches=np.full(len(work), UNKNOWN)), NONE
     # Of a file that is cut, the work of what came later is lost.
     end_s = float(work.times_s.max()) if trace.is_cut and len(work) else np.inf
-    host = replace(trace.host, times_s=np.minimum(trace.host.times_s, end_s))
-    trace = replace(trace, host=host)
+    host = replace(host, times_s=np.minimum(host.times_s, end_s))
+    ranges, occurrences = host[host.times_s[:, 0] < end_s].of("range"), NONE
+    doubts = trace.doubts
     if gpu is not None:
         pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
-        names = {*work.coded(lambda tag: tag.gpu)[0]} - {""}
-        chosen = _named(gpu, names, pattern, "GPU")
+        chosen = _named(gpu, {tag.gpu for tag in work.present} - {""}, pattern, "GPU")
         work = work[work.where(lambda tag: tag.gpu in chosen)]
-        kept = [place for place in trace.doubts if fnmatchcase(place, pattern)]
-        kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
-        trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
-    ranges, occurrences = host[host.times_s[:, 0] < end_s].of("range"), NONE
+        doubts = {
+            place: why
+            for place, why in doubts.items()
+            if place in (HOST, "GPUs") or fnmatchcase(place, pattern)
+        }
     gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
     whole = np.concatenate((work.times_s, host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
     if range_name is not None:
-        names = {ranges.tags[i].name for i in np.unique(ranges.tagged)}
-        why = trace.doubts.get(HOST, "")
+        names, why = {tag.name for tag in ranges.present}, trace.doubts.get(HOST, "")
         chosen = _named(range_name, names, range_name, "range", why)
         named = ranges[ranges.where(lambda tag: tag.name in chosen)]
         occurrences = _with_their_work(named, work, host)
         window = covered(occurrences.times_s)
         work, ranges = work.within(window), ranges.within(window)
-    by_gpu, there = work.parts(lambda tag: tag.gpu), (*gpus, "")
-    usages = [Usage(name or OTHER_LANES, by_gpu[name], window) for name in there if name in by_gpu]
-    trace, their = replace(trace, work=work), (tuple(usages), ranges, tuple(gpus))
-    return View(trace, window, start_s, *their, range_name, occurrences)
+    parts = work.parts(lambda tag: tag.gpu)
+    there = [name for name in (*gpus, "") if name in parts]
+    usages = tuple(Usage(name or OTHER_LANES, parts[name], window) for name in there)
+    trace = replace(trace, work=work, host=host, doubts=doubts)
+    return View(trace, window, start_s, usages, ranges, tuple(gpus), range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
