@@ -1,6 +1,5 @@
 """What can't be traced: refused with the reason and the line, and all is as it was before."""
 
-import asyncio
 import collections
 import concurrent.futures
 import contextlib
@@ -52,7 +51,7 @@ def recomputing_with_dropout():
     return lambda x: torch.autograd.grad(recomputed(x).sum(), [*layer.parameters()]), X3()
 
 
-@refused("in TorchScript: .*data")
+@refused("depends on the data")
 def script_that_branches():
     def fn(x):
         if bool(x.sum() > 0):
@@ -169,7 +168,7 @@ REFUSED += [
     (NO_NUMBERS, lambda: (lambda x: x * x.data_ptr(), X3())),
     (NO_NUMBERS, lambda: (packs, numbers(3, 2, 4))),
     ("line .*raise error.*: one$", lambda: (caused_in_a_circle, X3())),
-    ("line .*raise WithoutText.*: WithoutText$", lambda: (raises_without_text, X3())),
+    ("line .*raise WithoutText.*WithoutText: .*failed", lambda: (raises_without_text, X3())),
     ("can't be made of tasks.*in tuples", lambda: (lambda x: Checked(x, x + 1), X3())),
     ("no attribute 'nothing'", lambda: (lambda x: x.nothing, X3())),
     (r"line .*`x.numpy\(\)`.*by NumPy", lambda: (suppresses, X3())),
@@ -212,17 +211,6 @@ def test_work_for_threads_that_are_there_already_is_refused():
         assert pool.apply(int) == 0
         pool.close()
         pool.join()
-
-
-def test_coroutines_are_traced_and_refused_where_they_print():
-    async def doubled(x, does=abs):
-        does(x)
-        return x * 2, x.sum().item()
-
-    graph, result = TaskGraph.trace(lambda x: asyncio.run(doubled(x)), x := X3())
-    same(graph.run()[result], asyncio.run(doubled(x)))
-    with pytest.raises(ValueError, match="prints or formats a tensor"):
-        TaskGraph.trace(lambda x: asyncio.run(doubled(x, repr)), x)
 
 
 def test_code_may_catch_errors_of_its_own():

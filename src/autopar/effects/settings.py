@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,17 +17,16 @@ def _default_device() -> str | None:
     return None if context is None else str(context.device)
 
 
-SETTINGS = (
-    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    ("the default device", _default_device, torch.set_default_device),
-    ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
-    ("how many threads operators use", torch.get_num_threads, torch.set_num_threads),
-    (
-        "whether algorithms are deterministic",
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (_default_device, torch.set_default_device),
+    "whether gradients are on": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "how many threads operators use": (torch.get_num_threads, torch.set_num_threads),
+    "whether algorithms are deterministic": (
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
     ),
-)
+}
 
 
 def state_of_chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
@@ -45,13 +44,3 @@ def state_of_chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], obje
 def root_of(kind: type) -> str:
     """The package that a class is of."""
     return str(kind.__module__).partition(".")[0]
-
-
-def functions_of(member: Any) -> Iterator[Any]:
-    """What is called where a class holds it by some name."""
-    if issubclass(type(member), property):
-        yield from filter(None, (member.fget, member.fset))
-    elif issubclass(type(member), (classmethod, staticmethod)):
-        yield member.__func__
-    elif callable(member):
-        yield member

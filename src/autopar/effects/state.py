@@ -19,26 +19,39 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.effects.settings import SETTINGS, functions_of, root_of, state_of_chance
+from autopar.effects.settings import SETTINGS, root_of, state_of_chance
 from autopar.torch_private import FakeTensor, disable_current_modes
 
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_CONTAINERS = (tuple, frozenset, list, dict, set, deque)
-_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_CONTAINERS: dict[type, tuple[Callable[..., Any], Callable[..., object]]] = {
+    # What one holds, by keys, and how to put each back, in order, once it was cleared.
+    OrderedDict: (OrderedDict.items, OrderedDict.__setitem__),
+    dict: (dict.items, dict.__setitem__),
+    list: (lambda value: enumerate(list.__iter__(value)), list.insert),
+    deque: (lambda value: enumerate(deque.__iter__(value)), deque.insert),
+    set: (
+        lambda value: ((item, None) for item in set.__iter__(value)),
+        lambda value, item, _: set.add(value, item),
+    ),
+}
+_LEADING_ON = (  # to what they hold, and never changed themselves
+    *(tuple, frozenset, property, classmethod, staticmethod, functools.partial),
+    *(types.MethodType, types.BuiltinMethodType, types.MethodWrapperType),
+)
 _WRITTEN_IN_PYTHON = 1 << 9  # a flag of classes
 _OPEN = (  # of torch's and Python's other classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     *(torch.amp.GradScaler, types.SimpleNamespace),
 )
 _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 
@@ -61,8 +74,7 @@ class _Holder(NamedTuple):
     def restore(self) -> None:
         """Have it hold what it held."""
         now, before = self.read(), self.before
-        is_same = _all(_same, now, before) and _all(operator.is_, now.values(), before.values())
-        if not is_same:
+        if not (_same([*now], [*before]) and all(map(operator.is_, now.values(), before.values()))):
             self.write(before)
 
 
@@ -80,8 +92,12 @@ class State:
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
-        for what, get, put in SETTINGS:
-            self._hold_value(what, get, put)
+        self._hold_names(
+            SETTINGS,
+            lambda what, _: SETTINGS[what][0](),
+            lambda what, before: SETTINGS[what][1](before),
+            str,
+        )
         while self._left:
             name, value = self._left.pop()
             if is_a(value, torch.Tensor):
@@ -112,37 +128,25 @@ class State:
         kind: Any = type(value)
         if is_array(value) or is_a(value, _CLOSED):
             return
-        if is_a(value, _CONTAINERS) and kind.__module__ != "builtins":  # it may have attributes
-            self._hold_object(name, value)
+        for base in _CONTAINERS:
+            if is_a(value, base):
+                self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
+                break
         if is_a(value, (tuple, frozenset)):
             parts = (tuple if is_a(value, tuple) else frozenset).__iter__(value)
             self._left += [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
-        elif is_a(value, dict):
-            self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
-        elif is_a(value, (list, deque)):
-            base: Any = list if is_a(value, list) else deque
-            self._hold(
-                lambda key: f"{name}[{key}]",
-                lambda: dict(enumerate(base.__iter__(value))),
-                lambda old: (base.clear(value), base.extend(value, old.values())),
-            )
-        elif is_a(value, set):
-            self._hold(
-                lambda key: f"{name}[{_label(key)}]",
-                lambda: dict.fromkeys(set.__iter__(value)),
-                lambda old: (set.clear(value), set.update(value, old)),
-            )
+        if is_a(value, (*_CONTAINERS, tuple, frozenset)):
+            if kind.__module__ != "builtins":  # it may have attributes
+                self._hold_object(name, value)
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
-            for part in (*HOOKS, *(("requires_grad", "grad") if value.is_leaf else ())):
-                read, write = (
-                    functools.partial(act, value, part) for act in (getattr, _set_of_tensor)
-                )
-                self._hold_value(f"{name}.{part}", read, write)
+            names = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
+            get, put = functools.partial(getattr, value), functools.partial(setattr, value)
+            self._hold_names(names, get, put, f"{name}.{{}}".format)
             if is_a(value, FakeTensor):  # that nobody uses later
                 read = functools.partial(attributes_of, value)
-                self._hold(lambda key: f"{name}.{key}", read, vars(value).update)
+                self._hold(f"{name}.{{}}".format, read, vars(value).update)
             else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
@@ -152,28 +156,21 @@ class State:
         elif is_a(value, torch.Generator):
             self.generators += [] if is_default(value) else [value]
         elif (chance := state_of_chance(value)) is not None:
-            get, put = chance
-            self._hold_value(
-                f"the state of {name}",
-                lambda: pickle.dumps(get()),
-                lambda old: put(pickle.loads(old)),
+            self._hold(
+                lambda _: f"the state of {name}",
+                lambda: {"": pickle.dumps(chance[0]())},
+                lambda old: chance[1](pickle.loads(old[""])),
             )
-        elif _is_iterator(kind) or is_a(value, (types.MethodType, functools.partial)):
+        elif _is_iterator(kind) or is_a(value, _LEADING_ON):
             self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif is_a(value, _BOUND):  # as `append` of a list
-            self._left.append((name, value.__self__))
+        elif is_a(value, weakref.ref):
+            self._left.append((name, weakref.ref.__call__(value)))
         elif is_a(value, _OPEN) or (
             kind.__flags__ & _WRITTEN_IN_PYTHON and root_of(kind) not in ("torch", "autopar")
         ):
             self._left.append((name, kind))
             self._hold_object(name, value)
-            if is_a(value, torch.nn.Module):
-                for part in _PARTS & vars(value).keys():
-                    if is_a(vars(value)[part], dict):  # not so in TorchScript
-                        self._hold_dict(vars(value)[part], lambda key: _attribute(name, key))
-        elif is_a(value, weakref.ref):
-            self._left.append((name, value()))
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
@@ -199,30 +196,35 @@ class State:
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
             if not is_library(str(base.__module__)):
-                held = {key: value for key, value in vars(base).items() if key[:2] != "__"}
-                names = [key for key, value in held.items() if not hasattr(type(value), "__get__")]
-                set_ = functools.partial(type.__setattr__, base)
-                self._hold_names(names, vars(base).get, set_, f"{base.__qualname__}.{{}}".format)
-                for value in vars(base).values():
-                    self._left += [("", part) for part in functions_of(value)]
+                label = f"{base.__qualname__}.{{}}".format
+                own = {key: value for key, value in vars(base).items() if key[:2] != "__"}
+                names = [key for key, value in own.items() if not hasattr(type(value), "__get__")]
+                put = functools.partial(type.__setattr__, base)
+                self._hold_names(names, vars(base).get, put, label)
+                self._left += [(label(key), value) for key, value in vars(base).items()]
 
     def _hold_object(self, name: str, value: Any) -> None:
+        label = functools.partial(_attribute, name)
         kind: Any = type(value)
-        self._hold_slots(value, _slots_of(kind), lambda key: _attribute(name, key))
+        self._hold_slots(value, _slots_of(kind), label)
         with contextlib.suppress(AttributeError):  # of an object with slots alone
             attributes = object.__getattribute__(value, "__dict__")
-            self._hold_dict(attributes, lambda key: _attribute(name, key))
+            self._hold_items(attributes, dict, label)
+            for part in _PARTS & attributes.keys() if is_a(value, torch.nn.Module) else ():
+                if is_a(attributes[part], dict):  # not so in TorchScript
+                    self._hold_items(attributes[part], dict, label)
 
-    def _hold_dict(self, value: dict[Any, Any], label: Callable[[Any], str]) -> None:
+    def _hold_items(self, value: Any, base: Any, label: Callable[[Any], str]) -> None:
+        """Hold what lies in a container of some kind, whatever a class made of it."""
         self._seen[id(value)] = value
-        base = OrderedDict if is_a(value, OrderedDict) else dict
+        items, put = _CONTAINERS[base]
 
         def write(old: dict[Any, Any]) -> None:
             base.clear(value)
             for key, item in old.items():
-                base.__setitem__(value, key, item)
+                put(value, key, item)
 
-        self._hold(label, lambda: dict(base.items(value)), write)
+        self._hold(label, lambda: dict(items(value)), write)
 
     def _hold_slots(
         self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
@@ -262,9 +264,6 @@ class State:
 
         self._hold(label, read, write)
 
-    def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
-        self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
-
     def _hold(
         self,
         label: Callable[[Any], str],
@@ -274,13 +273,6 @@ class State:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
-
-
-def _set_of_tensor(tensor: torch.Tensor, part: str, value: Any) -> None:
-    """Set one; of a leaf alone gradients are held, and a change in place may have made it none."""
-    if part not in HOOKS and not tensor.is_leaf:
-        tensor.detach_()
-    setattr(tensor, part, value)
 
 
 def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
@@ -299,29 +291,15 @@ def attributes_of(tensor: FakeTensor) -> dict[str, Any]:
     return {name: value for name, value in vars(tensor).items() if name not in own}
 
 
-def tensors_in(value: Any) -> bool:
-    """Whether tensors can be reached from something."""
-    return bool(State([("", value)]).tensors)
-
-
 def _same(old: Any, new: Any) -> bool:
     """Whether two values are one object, or made of equal numbers, strings and such."""
-    if old is new:
-        return True
-    if type(old) is not type(new):
-        return False
+    if old is new or type(old) is not type(new):
+        return old is new
     if is_a(old, _PLAIN):
         return bool(old == new)
-    if is_a(old, (list, tuple)):
-        return _all(_same, old, new)
     if is_a(old, dict):
-        return _all(_same, old, new) and _all(_same, old.values(), new.values())
-    return False
-
-
-def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collection[Any]) -> bool:
-    """Whether two collections are as long, and alike item by item."""
-    return len(old) == len(new) and all(map(alike, old, new))
+        old, new = list(dict.items(old)), list(dict.items(new))
+    return is_a(old, (list, tuple)) and len(old) == len(new) and all(map(_same, old, new))
 
 
 def _is_iterator(kind: type) -> bool:

@@ -25,7 +25,7 @@ from autopar.refusal import check_taken, refuse_no_value, what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
-    from autopar.graph.tracing import Traced, Weight  # which import what nothing else needs
+    from autopar.graph.tracing import Traced  # which imports what nothing else needs
 
 _LYING = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.Generator)
 
@@ -37,7 +37,9 @@ class Program:
         self.nodes: list[Node] = []
         self.hazards = Hazards()
         self._graph = graph
-        self._weights: list[Weight] = []  # of modules that were traced
+        self._weights: list[
+            tuple[dict[str, Any], str, torch.Tensor]
+        ] = []  # of modules that were traced
         self._dtype: torch.dtype | None = None  # the default one when code was traced
         self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
         self.inner = set[int]()  # nodes whose results nobody can ask for

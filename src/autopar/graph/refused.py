@@ -46,40 +46,27 @@ def by_torch(frame: FrameType) -> bool:
     return _TORCH in Path(frame.f_code.co_filename).parents
 
 
-def is_named(frames: Iterable[tuple[FrameType, int]]) -> bool:
-    """Whether asyncio makes a name of a task, as it does at each end; the result's text is idle."""
-    return any(frame.f_code.co_name == "_future_repr_info" for frame, _ in frames)
-
-
 def raised_in(error: Exception) -> list[tuple[FrameType, int]]:
     """The frames that an error went through, from inside."""
     return [*traceback.walk_tb(error.__traceback__)][::-1]
-
-
-def text_of(error: BaseException) -> str:
-    """What an error says, if it can."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 def reason(error: Exception) -> str:
     """What an error says, and what to do; torch's own may say little of the code."""
     if isinstance(error, Refused):
         return str(error)
-    text, script = text_of(error).strip().splitlines() or [""], ""
-    if "TorchScript interpreter" in text[0]:  # which puts the error behind the code
-        script, text = "in TorchScript: ", [line for line in text if "Error: " in line] or text
-    first = f"{type(error).__name__}: {text[0]}".removesuffix(": ").replace("FakeTensor", "Tensor")
+    text = traceback.format_exception_only(error)[0].replace("FakeTensor", "Tensor")
+    first, *more = text.splitlines()
+    if "TorchScript interpreter" in first:  # which puts the error behind the code
+        first = next((line for line in more if "Error: " in line), first)
     if isinstance(error, DATA_DEPENDENT) or "data-dependent" in first:
-        return f"{script}{_DATA}"
+        return _DATA
     if "dynamo-optimized" in first:
         return COMPILED
     raised_by = Path(raised_in(error)[0][0].f_code.co_filename)
     if {_TORCH, _OWN / "graph"}.isdisjoint(raised_by.parents):
-        return f"{script}{first}"  # as in a plain call
+        return first  # as in a plain call
     return (
-        f"{script}torch can't do that with tensors that have no numbers yet, as here ({first}). If "
+        f"torch can't do that with tensors that have no numbers yet, as here ({first}). If "
         f"a plain call fails as well, mend that; else let it be a task of its own, by graph.add()."
     )

@@ -31,7 +31,7 @@ _TO_TENS = "it rounds a whole number that depends on the data to tens. Use torch
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-_REFUSED = (
+_REFUSED: tuple[tuple[Any, str, str], ...] = (
     (threading.Thread, "start", _IN_THREADS),
     (threading.Event, "wait", _IN_THREADS),  # until a thread has done its work, or has started
     (threading.Condition, "wait", _IN_THREADS),
@@ -39,32 +39,31 @@ _REFUSED = (
     # It would go on, in later calls too, with what it has learned of tensors without memory.
     (torch, "compile", COMPILED),
 )
-_CHANGES_STORAGE = ("resize_", "copy_", "fill_", "__setitem__")
+_REFUSED_OUTSIDE: list[
+    tuple[Any, str, str]
+] = [  # of torch, which makes its messages, and tensors without memory
+    *((kind, name, _TEXT) for kind in _NUMBERS for name in ("__repr__", "__format__", "__hash__")),
+    *(
+        (torch.UntypedStorage, name, _STORAGE)
+        for name in ("resize_", "copy_", "fill_", "__setitem__")
+    ),
+]
 
 
 @contextlib.contextmanager
-def answering(
-    questions: dict[str, str], answer: Callable[[], bool], asked: list[bool]
-) -> Iterator[None]:
-    """Give code that asks whether it is traced another answer, and note in `asked` that it did.
+def answering(questions: dict[str, str], answer: Callable[[], object]) -> Iterator[None]:
+    """Give code that asks whether it is traced another answer.
 
     So it does what it does in a call, which may be slower, and equal but for rounding.
 
     Args:
         questions: By module, the name of a function that is asked, if the module is loaded.
-        answer: Tells what it returns.
-        asked: Gets an entry for each question.
+        answer: Tells what it returns, and gets no values, which nobody is to hold.
     """
-
-    def answered(*values: Any, **options: Any) -> bool:
-        asked.append(True)  # and no values, which nobody is to hold
-        return answer()
-
     with contextlib.ExitStack() as back:
         for module, name in questions.items():
-            library = sys.modules.get(module)
-            if hasattr(library, name):
-                back.enter_context(_substituted(library, name, answered))
+            if hasattr(library := sys.modules.get(module), name):
+                back.enter_context(_substituted(library, name, lambda *_, **__: answer()))
         yield
 
 
@@ -74,28 +73,25 @@ def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]
 
     Numbers that depend on the data have no text either, and say that they are of Python's types.
     """
+    to_tens, by_numpy = refuse(_TO_TENS), refuse(_BY_NUMPY)
     with contextlib.ExitStack() as back:
+
+        def put(home: Any, name: str, substitute: Callable[..., Any]) -> None:
+            back.enter_context(_substituted(home, name, substitute))
+
         for home, name, why in _REFUSED:
-            back.enter_context(_substituted(home, name, refuse(why)))
-        for name in _CHANGES_STORAGE:  # as torch does to make tensors without memory
-            changes = _outside_torch(
-                getattr(torch.UntypedStorage, name), refuse(_STORAGE), "torch._subclasses."
-            )
-            back.enter_context(_substituted(torch.UntypedStorage, name, changes))
-        to_tens = refuse(_TO_TENS)
-        back.enter_context(
-            _substituted(
-                *(torch.SymInt, "__round__"),
-                lambda number, digits=None: to_tens() if (digits or 0) < 0 else number,
-            )
-        )
+            put(home, name, refuse(why))
+        for home, name, why in _REFUSED_OUTSIDE:
+            put(home, name, functools.partial(_outside, getattr(home, name), refuse(why)))
         for kind in _NUMBERS:
-            attribute = functools.partial(_attribute, refuse(_BY_NUMPY))
-            back.enter_context(_substituted(kind, "__getattribute__", attribute))
-            for name in ("__repr__", "__str__", "__format__", "__hash__"):
-                text = _outside_torch(getattr(kind, name), refuse(_TEXT))
-                back.enter_context(_substituted(kind, name, text))
+            put(kind, "__getattribute__", functools.partial(_attribute, by_numpy))
+        put(torch.SymInt, "__round__", lambda n, digits=0: to_tens() if (digits or 0) < 0 else n)
         yield
+
+
+def _outside(function: Callable[..., Any], refused: Callable[..., NoReturn], *args: Any) -> Any:
+    """What torch's own code calls, and other code may not."""
+    return (function if by_torch(sys._getframe(2)) else refused)(*args)
 
 
 def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
@@ -105,19 +101,6 @@ def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
     if name.startswith("__array"):  # for which NumPy asks
         refused()
     return object.__getattribute__(number, name)
-
-
-def _outside_torch(
-    function: Callable[..., Any], other: Callable[..., Any], part: str = "torch"
-) -> Callable[..., Any]:
-    """One function for torch's own code, or a part of it, and another for all other code."""
-
-    def either(*args: Any) -> Any:
-        frame = sys._getframe(2)
-        is_part = by_torch(frame) and str(frame.f_globals.get("__name__")).startswith(part)
-        return (function if is_part else other)(*args)
-
-    return either
 
 
 @contextlib.contextmanager
