@@ -68,24 +68,23 @@ def answering(questions: dict[str, str], answer: Callable[[], object]) -> Iterat
 
 
 @contextlib.contextmanager
-def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]:
+def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
     """Refuse code that calls operators where they are not seen; `refuse` is told why.
 
     Numbers that depend on the data have no text either, and say that they are of Python's types.
     """
-    to_tens, by_numpy = refuse(_TO_TENS), refuse(_BY_NUMPY)
     with contextlib.ExitStack() as back:
 
-        def put(home: Any, name: str, substitute: Callable[..., Any]) -> None:
-            back.enter_context(_substituted(home, name, substitute))
+        def put(home: Any, name: str, substitute: Callable[..., Any], *first: Any) -> None:
+            back.enter_context(_substituted(home, name, functools.partial(substitute, *first)))
 
         for home, name, why in _REFUSED:
-            put(home, name, refuse(why))
+            put(home, name, refuse, why)
         for home, name, why in _REFUSED_OUTSIDE:
-            put(home, name, functools.partial(_outside, getattr(home, name), refuse(why)))
+            put(home, name, _outside, getattr(home, name), functools.partial(refuse, why))
         for kind in _NUMBERS:
-            put(kind, "__getattribute__", functools.partial(_attribute, by_numpy))
-        put(torch.SymInt, "__round__", lambda n, digits=0: to_tens() if (digits or 0) < 0 else n)
+            put(kind, "__getattribute__", _attribute, functools.partial(refuse, _BY_NUMPY))
+        put(torch.SymInt, "__round__", _rounded, functools.partial(refuse, _TO_TENS))
         yield
 
 
@@ -101,6 +100,10 @@ def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
     if name.startswith("__array"):  # for which NumPy asks
         refused()
     return object.__getattribute__(number, name)
+
+
+def _rounded(refused: Callable[[], NoReturn], number: Any, digits: int | None = None) -> Any:
+    return refused() if digits is not None and digits < 0 else number
 
 
 @contextlib.contextmanager

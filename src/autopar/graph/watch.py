@@ -37,7 +37,6 @@ from autopar.torch_private import (
 )
 
 _BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_NUMBERS = {torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__}
 _DETACH = torch.ops.aten.detach.default
 _MOVE_MEMORY = {"set_", "resize_", "resize_as_", "resize_as_sparse_"}
 
@@ -79,10 +78,9 @@ class Refusals(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with self._watch.keeping(func in _REFUSED or func in _NUMBERS):
-            if func in _REFUSED:
-                raise Refused(_REFUSED[func])
-            return func(*args, **(kwargs or {}))
+        if func in _REFUSED:
+            self._watch.refuse(_REFUSED[func])
+        return func(*args, **(kwargs or {}))
 
 
 class Watch(TorchDispatchMode):
@@ -148,11 +146,9 @@ class Watch(TorchDispatchMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
-            with self.keeping(draws):
+            with self.keeping(decides or draws):
                 generators = self._chance.given((args, kwargs)) if draws else []
-            with self.keeping(decides):
                 result = func(*args, **kwargs)
-            with self.keeping(draws):
                 if draws:
                     self._chance.drawn(generators, result)
             self._known.note(func, args, kwargs, result)
@@ -203,14 +199,10 @@ class Watch(TorchDispatchMode):
             if self.refused is not None:
                 raise self.refused
 
-    def refuse(self, msg: str) -> Callable[..., NoReturn]:
-        """What refuses the code, with a message, where it would call something else."""
-
-        def call(*args: Any, **kwargs: Any) -> NoReturn:
-            with self.keeping():
-                raise Refused(msg)
-
-        return call
+    def refuse(self, msg: str, *_: Any, **__: Any) -> NoReturn:
+        """Refuse the code, with a message, where it would call something else."""
+        with self.keeping():
+            raise Refused(msg)
 
     def _guarded(self, *args: Any, **kwargs: Any) -> Any:
         """Decide by a number, or refuse that if only a run has it."""
