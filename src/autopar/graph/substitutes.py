@@ -27,27 +27,23 @@ _BY_NUMPY = (
     "torch's operators."
 )
 _STORAGE = "it changes a tensor's storage, which no operator shows. Write x.copy_(new)."
-_TO_TENS = "it rounds a whole number that depends on the data to tens. Use torch's operators."
+_ROUNDS = "it rounds a whole number that depends on the data. Leave it as it is."
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-_REFUSED: tuple[tuple[Any, str, str], ...] = (
+_REFUSED: list[tuple[Any, str, str]] = [
     (threading.Thread, "start", _IN_THREADS),
     (threading.Event, "wait", _IN_THREADS),  # until a thread has done its work, or has started
     (threading.Condition, "wait", _IN_THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _IN_THREADS),
     # It would go on, in later calls too, with what it has learned of tensors without memory.
     (torch, "compile", COMPILED),
-)
-_REFUSED_OUTSIDE: list[
-    tuple[Any, str, str]
-] = [  # of torch, which makes its messages, and tensors without memory
+    *((torch.UntypedStorage, name, _STORAGE) for name in ("resize_", "copy_", "fill_")),
+    (torch.UntypedStorage, "__setitem__", _STORAGE),
     *((kind, name, _TEXT) for kind in _NUMBERS for name in ("__repr__", "__format__", "__hash__")),
-    *(
-        (torch.UntypedStorage, name, _STORAGE)
-        for name in ("resize_", "copy_", "fill_", "__setitem__")
-    ),
+    (torch.SymInt, "__round__", _ROUNDS),
 ]
+_TORCHS = {torch.UntypedStorage, *_NUMBERS}  # which torch's own code may use
 
 
 @contextlib.contextmanager
@@ -74,23 +70,19 @@ def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
     Numbers that depend on the data have no text either, and say that they are of Python's types.
     """
     with contextlib.ExitStack() as back:
-
-        def put(home: Any, name: str, substitute: Callable[..., Any], *first: Any) -> None:
-            back.enter_context(_substituted(home, name, functools.partial(substitute, *first)))
-
         for home, name, why in _REFUSED:
-            put(home, name, refuse, why)
-        for home, name, why in _REFUSED_OUTSIDE:
-            put(home, name, _outside, getattr(home, name), functools.partial(refuse, why))
+            function = getattr(home, name) if home in _TORCHS else None
+            substitute = functools.partial(_refused, function, functools.partial(refuse, why))
+            back.enter_context(_substituted(home, name, substitute))
         for kind in _NUMBERS:
-            put(kind, "__getattribute__", _attribute, functools.partial(refuse, _BY_NUMPY))
-        put(torch.SymInt, "__round__", _rounded, functools.partial(refuse, _TO_TENS))
+            attribute = functools.partial(_attribute, functools.partial(refuse, _BY_NUMPY))
+            back.enter_context(_substituted(kind, "__getattribute__", attribute))
         yield
 
 
-def _outside(function: Callable[..., Any], refused: Callable[..., NoReturn], *args: Any) -> Any:
-    """What torch's own code calls, and other code may not."""
-    return (function if by_torch(sys._getframe(2)) else refused)(*args)
+def _refused(function: Any, refused: Callable[[], NoReturn], *args: Any, **_: Any) -> Any:
+    """What torch's own code calls, if it may, and other code may not."""
+    return function(*args) if function and by_torch(sys._getframe(2)) else refused()
 
 
 def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
@@ -100,10 +92,6 @@ def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
     if name.startswith("__array"):  # for which NumPy asks
         refused()
     return object.__getattribute__(number, name)
-
-
-def _rounded(refused: Callable[[], NoReturn], number: Any, digits: int | None = None) -> Any:
-    return refused() if digits is not None and digits < 0 else number
 
 
 @contextlib.contextmanager

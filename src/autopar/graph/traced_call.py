@@ -42,7 +42,7 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         )
         raise Refused(msg)
     if _only_moves(node, results):
-        return Call(_arrived, (args[0],), {}, device)
+        return Call(itself, (args[0],), {}, device)
     others = _VIEWS | _QUICKER if args and isinstance(args[0], torch.fx.Node) else _QUICKER
     return Call(others.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
@@ -61,9 +61,9 @@ def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     )
 
 
-def _arrived(tensor: torch.Tensor) -> torch.Tensor:
-    """What a graph's own copy has brought to the device where this runs."""
-    return tensor
+def itself(value: Any) -> Any:
+    """A value as it is, as what a graph's own copy has brought to the device where this runs."""
+    return value
 
 
 def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
