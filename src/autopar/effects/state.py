@@ -15,6 +15,7 @@ import functools
 import gc
 import operator
 import pickle
+import random
 import threading
 import types
 import weakref
@@ -26,8 +27,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.effects.settings import SETTINGS, root_of, state_of_chance
-from autopar.torch_private import FakeTensor, disable_current_modes
+from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_modes
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -55,6 +55,27 @@ _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.S
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 
+def _default_device() -> str | None:
+    """The default device, or None where none was set, which is not the same as `cpu`."""
+    context = getattr(DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else str(context.device)
+
+
+def _setting(get: Callable[[], Any], put: Callable[[Any], Any]) -> property:
+    return property(lambda _: get(), lambda _, value: put(value))
+
+
+_SETTINGS = {  # what all code shares
+    "the default dtype": _setting(torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": _setting(_default_device, torch.set_default_device),
+    "whether gradients are on": _setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "how many threads operators use": _setting(torch.get_num_threads, torch.set_num_threads),
+    "whether algorithms are deterministic": _setting(
+        torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    ),
+}
+
+
 class Change(NamedTuple):
     """Something that is not as it was; `old` or `new` is `ABSENT` where nothing was or is."""
 
@@ -72,7 +93,6 @@ class _Holder(NamedTuple):
     before: dict[Any, Any]
 
     def restore(self) -> None:
-        """Have it hold what it held."""
         now, before = self.read(), self.before
         if not (_same([*now], [*before]) and all(map(operator.is_, now.values(), before.values()))):
             self.write(before)
@@ -92,12 +112,7 @@ class State:
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
-        self._hold_names(
-            SETTINGS,
-            lambda what, _: SETTINGS[what][0](),
-            lambda what, before: SETTINGS[what][1](before),
-            str,
-        )
+        self._hold_slots(torch, _SETTINGS, str)
         while self._left:
             name, value = self._left.pop()
             if is_a(value, torch.Tensor):
@@ -126,27 +141,22 @@ class State:
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
         kind: Any = type(value)
+        root = str(kind.__module__).partition(".")[0]
         if is_array(value) or is_a(value, _CLOSED):
             return
-        for base in _CONTAINERS:
-            if is_a(value, base):
-                self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
-                break
-        if is_a(value, (tuple, frozenset)):
-            parts = (tuple if is_a(value, tuple) else frozenset).__iter__(value)
-            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
         if is_a(value, (*_CONTAINERS, tuple, frozenset)):
+            self._look_at_container(name, value)
             if kind.__module__ != "builtins":  # it may have attributes
                 self._hold_object(name, value)
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
-            names = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
-            get, put = functools.partial(getattr, value), functools.partial(setattr, value)
-            self._hold_names(names, get, put, f"{name}.{{}}".format)
+            parts = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
+            slots = {part: getattr(torch.Tensor, part) for part in parts}
+            label = f"{name}.{{}}".format
+            self._hold_slots(value, slots, label)
             if is_a(value, FakeTensor):  # that nobody uses later
-                read = functools.partial(attributes_of, value)
-                self._hold(f"{name}.{{}}".format, read, vars(value).update)
+                self._hold(label, functools.partial(attributes_of, value), vars(value).update)
             else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
@@ -155,11 +165,14 @@ class State:
             self._look_at_class(value)
         elif is_a(value, torch.Generator):
             self.generators += [] if is_default(value) else [value]
-        elif (chance := state_of_chance(value)) is not None:
+        elif is_a(value, random.Random) or (
+            root == "numpy" and kind.__name__ in ("RandomState", "Generator")
+        ):
+            chance = getattr(value, "bit_generator", value)
             self._hold(
                 lambda _: f"the state of {name}",
-                lambda: {"": pickle.dumps(chance[0]())},
-                lambda old: chance[1](pickle.loads(old[""])),
+                lambda: {"": pickle.dumps(chance.__getstate__())},
+                lambda old: chance.__setstate__(pickle.loads(old[""])),
             )
         elif _is_iterator(kind) or is_a(value, _LEADING_ON):
             self.iterators += [name] if _is_iterator(kind) else []
@@ -167,10 +180,17 @@ class State:
         elif is_a(value, weakref.ref):
             self._left.append((name, weakref.ref.__call__(value)))
         elif is_a(value, _OPEN) or (
-            kind.__flags__ & _WRITTEN_IN_PYTHON and root_of(kind) not in ("torch", "autopar")
+            kind.__flags__ & _WRITTEN_IN_PYTHON and root not in ("torch", "autopar")
         ):
             self._left.append((name, kind))
             self._hold_object(name, value)
+
+    def _look_at_container(self, name: str, value: Any) -> None:
+        base: Any = next(base for base in (*_CONTAINERS, tuple, frozenset) if is_a(value, base))
+        if base in _CONTAINERS:
+            self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
+        else:
+            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(base.__iter__(value))]
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
@@ -178,30 +198,30 @@ class State:
         if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
-        names = names_in(fn.__code__)
-        left: list[tuple[str, dict[str, Any]]] = [("{}", fn.__globals__)]
-        looked_at = set[int]()
-        while left:
-            path, namespace = left.pop()
-            looked_at.add(id(namespace))
-            put = functools.partial(_bind, namespace)
-            self._hold_names(names, namespace.get, put, path.format)
-            for name in names & namespace.keys():  # attributes of the program's other modules
-                module = namespace[name]
-                if not is_a(module, types.ModuleType) or is_library(module.__name__):
-                    continue
-                if id(vars(module)) not in looked_at:
-                    left.append((f"{path.format(name)}.{{}}", vars(module)))
+        self._hold_globals(names_in(fn.__code__), fn.__globals__, "{}", set())
+
+    def _hold_globals(
+        self, names: frozenset[str], namespace: dict[str, Any], path: str, seen: set[int]
+    ) -> None:
+        """Hold what lies at some names, and in attributes of the program's other modules there."""
+        seen.add(id(namespace))
+        put = functools.partial(_bind, namespace)
+        self._hold_names(names, namespace.get, put, path.format)
+        for name in names & namespace.keys():
+            module = namespace[name]
+            is_own = is_a(module, types.ModuleType) and not is_library(module.__name__)
+            if is_own and id(vars(module)) not in seen:
+                self._hold_globals(names, vars(module), f"{path.format(name)}.{{}}", seen)
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
             if not is_library(str(base.__module__)):
-                label = f"{base.__qualname__}.{{}}".format
-                own = {key: value for key, value in vars(base).items() if key[:2] != "__"}
-                names = [key for key, value in own.items() if not hasattr(type(value), "__get__")]
+                held, label = vars(base), f"{base.__qualname__}.{{}}".format
+                code = [key for key, value in held.items() if hasattr(type(value), "__get__")]
+                names = [key for key in held if key not in code and key[:2] != "__"]
                 put = functools.partial(type.__setattr__, base)
-                self._hold_names(names, vars(base).get, put, label)
-                self._left += [(label(key), value) for key, value in vars(base).items()]
+                self._hold_names(names, held.get, put, label)
+                self._left += [(label(key), held[key]) for key in code]
 
     def _hold_object(self, name: str, value: Any) -> None:
         label = functools.partial(_attribute, name)

@@ -67,6 +67,7 @@ def reason(error: Exception) -> str:
     if {_TORCH, _OWN / "graph"}.isdisjoint(raised_by.parents):
         return first  # as in a plain call
     return (
-        f"torch can't do that with tensors that have no numbers yet, as here ({first}). If "
-        f"a plain call fails as well, mend that; else let it be a task of its own, by graph.add()."
+        f"torch has stricter rules for tensors that have no numbers yet, as here, than for a plain "
+        f"call ({first}). If that fails as well, mend it; else compute it in another way, or let "
+        f"it be a task of its own, by graph.add()."
     )
