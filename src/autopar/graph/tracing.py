@@ -26,10 +26,17 @@ from autopar.effects.memory import held_by, is_size
 from autopar.effects.state import HOOKS, State, attributes_of, is_a
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
-from autopar.graph.refused import Refused, line_of, raised_in, reason
-from autopar.graph.substitutes import answering, refusing
+from autopar.graph.refused import (
+    Refusals,
+    Refused,
+    answering,
+    line_of,
+    raised_in,
+    reason,
+    refusing,
+)
 from autopar.graph.traced_call import Call, call_of, filled, remove_idle
-from autopar.graph.watch import Refusals, Watch, require_memory
+from autopar.graph.watch import Watch, require_memory
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
@@ -158,7 +165,7 @@ class _Attempt:
             with contextlib.ExitStack() as back:
                 for end in (watch.end, chance.restore, before.restore):  # last to first
                     back.callback(disable_current_modes()(end))
-                with Refusals(watch), refusing(watch.refuse):
+                with refusing(watch.refuse):
                     value = watch.insist(lambda: self._fn(*args, **kwargs))
                 results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
                 chance.require_only_drawn()

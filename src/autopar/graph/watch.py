@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch.fx.experimental import proxy_tensor
-from torch.overrides import TorchFunctionMode
 
 from autopar.device import synchronize
 from autopar.effects.memory import tensors_of
@@ -40,10 +39,6 @@ _BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _DETACH = torch.ops.aten.detach.default
 _MOVE_MEMORY = {"set_", "resize_", "resize_as_", "resize_as_sparse_"}
 
-_PRINTS = (
-    "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
-)
-_READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
 _NESTED = (
     "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
     "nn.TransformerEncoder does with enable_nested_tensor=False."
@@ -52,35 +47,6 @@ _TRACKED = (
     "it writes, with gradients on, a tensor that was there before, which autograd would track from "
     "then on; a run only repeats operators. Write it under torch.no_grad(), or write x.detach()."
 )
-_REFUSED = {
-    torch.Tensor.__repr__: _PRINTS,
-    torch.Tensor.__format__: _PRINTS,
-    torch.Tensor.numpy: _READS.format("NumPy"),
-    torch.Tensor.__array__: _READS.format("NumPy"),
-    torch.Tensor.__dlpack__: _READS.format("DLPack"),
-    torch.Tensor.tolist: _READS.format("tolist()"),
-    torch.Tensor.__deepcopy__: _READS.format("deepcopy"),
-    torch.Tensor.__reduce_ex__: _READS.format("pickle"),
-    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
-        "it assigns the `data` of a tensor, whose memory the graph knows. Under torch.no_grad(), "
-        "write x.copy_(new)."
-    ),
-}
-
-
-class Refusals(TorchFunctionMode):
-    """Refuses what would read or change tensors without an operator that could be noted."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _REFUSED:
-            self._watch.refuse(_REFUSED[func])
-        return func(*args, **(kwargs or {}))
 
 
 class Watch(TorchDispatchMode):
