@@ -15,6 +15,7 @@ import operator
 import random
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except Exception as error:
         where = attempt.watch.line or line_of(raised_in(error))
         msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
-        attempt.forget()
+        attempt.forget(error)
         raise ValueError(msg) from error
     if left := attempt.forget():
         msg = (
@@ -191,8 +192,13 @@ class _Attempt:
             if id(tensor) in used
         ]
 
-    def forget(self) -> str:
+    def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
+        errors: list[BaseException] = []
+        while error is not None and error not in errors:  # their frames hold what was made there
+            errors.append(error)
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
         if self.watch.tracer is None:
             return ""
         tracked = self.watch.tracer.tensor_tracker

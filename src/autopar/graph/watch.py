@@ -159,11 +159,15 @@ class Watch(TorchDispatchMode):
 
     def insist(self, call: Callable[[], Any]) -> Any:
         """What a function returns, unless it was refused, whatever came of that."""
+        value = None
         try:
-            return call()
-        finally:
-            if self.refused is not None:
-                raise self.refused
+            value = call()
+        except Exception:
+            if self.refused is None:
+                raise
+        if self.refused is not None:
+            raise self.refused
+        return value
 
     def refuse(self, msg: str, *_: Any, **__: Any) -> NoReturn:
         """Refuse the code, with a message, where it would call something else."""
