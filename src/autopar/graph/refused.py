@@ -80,7 +80,8 @@ _REFUSED: list[tuple[Any, str, str]] = [
     *((kind, name, _TEXT) for kind in _NUMBERS for name in ("__repr__", "__format__", "__hash__")),
     (torch.SymInt, "__round__", _ROUNDS),
 ]
-_TORCHS = {torch.UntypedStorage, *_NUMBERS}  # which torch's own code may use
+# Modules of torch's that may call those: they make messages, and tensors without memory.
+_ALLOWED = {torch.UntypedStorage: "torch._subclasses.", **dict.fromkeys(_NUMBERS, "torch")}
 
 
 class Refused(ValueError):
@@ -171,8 +172,10 @@ def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
     """
     with Refusals(refuse), contextlib.ExitStack() as back:
         for home, name, why in _REFUSED:
-            function = getattr(home, name) if home in _TORCHS else None
-            substitute = functools.partial(_refused, function, functools.partial(refuse, why))
+            refused = functools.partial(refuse, why)
+            substitute = functools.partial(
+                _refused, getattr(home, name), _ALLOWED.get(home), refused
+            )
             back.enter_context(_substituted(home, name, substitute))
         for kind in _NUMBERS:
             attribute = functools.partial(_attribute, functools.partial(refuse, _BY_NUMPY))
@@ -180,9 +183,18 @@ def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
         yield
 
 
-def _refused(function: Any, refused: Callable[[], NoReturn], *args: Any, **_: Any) -> Any:
-    """What torch's own code calls, if it may, and other code may not."""
-    return function(*args) if function and _by_torch(sys._getframe(2)) else refused()
+def _refused(
+    function: Callable[..., Any],
+    allowed: str | None,
+    refused: Callable[[], NoReturn],
+    *args: Any,
+    **_: Any,
+) -> Any:
+    """What some of torch's modules call, if any may, and other code may not."""
+    frame = sys._getframe(2)
+    module = str(frame.f_globals.get("__name__"))
+    may = allowed is not None and _by_torch(frame) and module.startswith(allowed)
+    return function(*args) if may else refused()
 
 
 def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:

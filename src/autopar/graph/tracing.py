@@ -283,7 +283,7 @@ def _taken_from(tensor: torch.Tensor) -> str:
 def _quiet() -> Iterator[None]:
     """Keep torch's loggers silent: what it has to say is in the error."""
     with contextlib.ExitStack() as back:
-        for name, logger in logging.root.manager.loggerDict.items():
+        for name, logger in [*logging.root.manager.loggerDict.items()]:
             if name.startswith("torch") and isinstance(logger, logging.Logger):
                 back.callback(setattr, logger, "disabled", logger.disabled)
                 logger.disabled = True
