@@ -15,7 +15,6 @@ from autopar.torch_private import OpOverload, pytree, to_copy, unsafe_view
 # Of a result, a view instead of another shape in place: what comes after reads the view.
 _VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
 _QUICKER: dict[Any, Any] = {unsafe_view: torch.ops.aten.view.default}  # torch has a routine for it
-
 _IDLE = {operator.getitem, torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
 
 
@@ -31,10 +30,9 @@ class Call(NamedTuple):
 def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     """The call that a node stands for, with values in place of those nodes that have one."""
     args, kwargs = filled(node.args, values), filled(node.kwargs, values)
-    results = tensors_of(node.meta.get("val"))
-    if not results:
-        given = [values.get(other, other.meta.get("val")) for other in node.all_input_nodes]
-        results = tensors_of(given)
+    results = tensors_of(node.meta.get("val")) or tensors_of(
+        [values.get(other, other.meta.get("val")) for other in node.all_input_nodes]
+    )
     device = results[0].device if results else None
     if device and device.type == "meta":
         msg = (
@@ -49,15 +47,15 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     """Whether a call copies a tensor to another device, and changes nothing else."""
-    if node.target is not to_copy:
-        return False
-    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
-    (result,) = results
+    source = node.args[0] if node.args else None
+    if isinstance(source, torch.fx.Node):
+        source = source.meta.get("val")
     return (
-        isinstance(source, torch.Tensor)
-        and source.device != result.device
-        and source.dtype == result.dtype
-        and source.stride() == result.stride()
+        node.target is to_copy
+        and isinstance(source, torch.Tensor)
+        and source.device != results[0].device
+        and source.dtype == results[0].dtype
+        and source.stride() == results[0].stride()
     )
 
 

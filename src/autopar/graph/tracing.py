@@ -214,15 +214,14 @@ class _Attempt:
 
 def _in_other_modes() -> bool:
     """Whether there are modes that this tracing has not made, as that of a default device."""
-    others = [type(mode) for mode in function_modes() if not isinstance(mode, Refusals)]
-    return any(not kind.__module__.startswith("torch.fx.") for kind in others)
+    kinds = {type(mode) for mode in function_modes()} - {Refusals}
+    return any(not kind.__module__.startswith("torch.fx.") for kind in kinds)
 
 
 def _chances() -> Iterator[tuple[str, Any]]:
     """The generators of random numbers beside torch's that need not be named to be used."""
     yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    if (numpy := sys.modules.get("numpy")) is not None:
         yield "NumPy's random numbers", numpy.random.mtrand._rand
 
 

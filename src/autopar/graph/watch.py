@@ -37,7 +37,7 @@ from autopar.torch_private import (
 
 _BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _DETACH = torch.ops.aten.detach.default
-_MOVE_MEMORY = {"set_", "resize_", "resize_as_", "resize_as_sparse_"}
+_MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 
 _NESTED = (
     "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
@@ -134,12 +134,9 @@ class Watch(TorchDispatchMode):
 
     def _require_untracked(self, func: Any, args: Any, kwargs: Any) -> None:
         """Refuse to write by autograd what was there before: a call would have it tracked after."""
-        tracks = torch.is_grad_enabled() and any(
-            tensor.requires_grad for tensor in tensors_of((args, kwargs))
-        )
-        if not tracks or not any(
-            one.alias_info and one.alias_info.is_write for one in func._schema.returns
-        ):
+        writes = any(one.alias_info and one.alias_info.is_write for one in func._schema.returns)
+        given = tensors_of((args, kwargs)) if writes and torch.is_grad_enabled() else []
+        if not any(tensor.requires_grad for tensor in given):
             return
         for tensor in tensors_of(written_arguments(func._schema, args, kwargs)):
             slot = proxy_tensor.get_proxy_slot(tensor, self.tracer, None)
@@ -237,11 +234,12 @@ def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
     if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise Refused(msg)
-    space, _, name = func._schema.name.partition("::")
+    name = func._schema.name
     if "_nested_" in name:
         raise Refused(_NESTED)
     moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
-    if space == "aten" and (name in _MOVE_MEMORY or (moves and name != "detach_")):
+    if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
+        name = name.partition("::")[2]
         msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
         raise Refused(msg)
 
