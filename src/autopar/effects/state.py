@@ -31,8 +31,10 @@ from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_mo
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_CONTAINERS: dict[type, tuple[Callable[..., Any], Callable[..., object]]] = {
+_CONTAINERS: dict[Any, tuple[Callable[..., Any], Any]] = {
     # What one holds, by keys, and how to put each back, in order, once it was cleared.
+    tuple: (lambda value: enumerate(tuple.__iter__(value)), None),  # which nobody changes
+    frozenset: (lambda value: enumerate(frozenset.__iter__(value)), None),
     OrderedDict: (OrderedDict.items, OrderedDict.__setitem__),
     dict: (dict.items, dict.__setitem__),
     list: (lambda value: enumerate(list.__iter__(value)), list.insert),
@@ -43,7 +45,7 @@ _CONTAINERS: dict[type, tuple[Callable[..., Any], Callable[..., object]]] = {
     ),
 }
 _LEADING_ON = (  # to what they hold, and never changed themselves
-    *(tuple, frozenset, property, classmethod, staticmethod, functools.partial),
+    *(property, classmethod, staticmethod, functools.partial),
     *(types.MethodType, types.BuiltinMethodType, types.MethodWrapperType),
 )
 _WRITTEN_IN_PYTHON = 1 << 9  # a flag of classes
@@ -144,8 +146,8 @@ class State:
         root = str(kind.__module__).partition(".")[0]
         if is_array(value) or is_a(value, _CLOSED):
             return
-        if is_a(value, (*_CONTAINERS, tuple, frozenset)):
-            self._look_at_container(name, value)
+        if base := next((base for base in _CONTAINERS if is_a(value, base)), None):
+            self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
             if kind.__module__ != "builtins":  # it may have attributes
                 self._hold_object(name, value)
         elif is_a(value, types.CellType):
@@ -184,13 +186,6 @@ class State:
         ):
             self._left.append((name, kind))
             self._hold_object(name, value)
-
-    def _look_at_container(self, name: str, value: Any) -> None:
-        base: Any = next(base for base in (*_CONTAINERS, tuple, frozenset) if is_a(value, base))
-        if base in _CONTAINERS:
-            self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
-        else:
-            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(base.__iter__(value))]
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)

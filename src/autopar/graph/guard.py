@@ -39,15 +39,10 @@ class Guard:
         Raises:
             RuntimeError: It has changed something else, or one that ran at once has.
         """
-        counted = [
-            (tensor, tensor._version)
-            for value in self.watched[node.number]
-            for tensor in (
-                filter(_counts, memory_in(results[value.node]))
-                if isinstance(value, Result)
-                else (value,)
-            )
-        ]
+        counted = []
+        for value in self.watched[node.number]:
+            parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
+            counted += [(part, part._version) for part in parts if part is value or _counts(part)]
         value = node.call(results)
         for tensor, version in counted:
             if tensor._version != version and not self._is_said(node, tensor, results):

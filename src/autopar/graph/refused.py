@@ -183,13 +183,7 @@ def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
         yield
 
 
-def _refused(
-    function: Callable[..., Any],
-    allowed: str | None,
-    refused: Callable[[], NoReturn],
-    *args: Any,
-    **_: Any,
-) -> Any:
+def _refused(function: Any, allowed: str | None, refused: Any, *args: Any, **_: Any) -> Any:
     """What some of torch's modules call, if any may, and other code may not."""
     frame = sys._getframe(2)
     module = str(frame.f_globals.get("__name__"))
