@@ -113,6 +113,10 @@ FORMS |= {
         X(),
     ),
     "constants": lambda: (constants, numbers(3)),
+    "repeated by constants": lambda: (
+        lambda x: (x.repeat_interleave(torch.tensor([1, 3, 0, 2])), torch.eye(4).nonzero() * 2),
+        X(),
+    ),
     "other kinds of tensors": lambda: (of_other_kinds, X()),
 }
 INEXACT = {"lstm"}

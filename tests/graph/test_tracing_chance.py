@@ -78,7 +78,7 @@ def test_generators_from_outside_go_on_from_run_to_run():
 
 
 def test_a_torch_that_traces_no_given_generators_is_named(monkeypatch):
-    monkeypatch.setattr("autopar.graph.watch.TRACES_GENERATORS", False)
+    monkeypatch.setattr("autopar.graph.chance.TRACES_GENERATORS", False)
     with pytest.raises(ValueError, match=r"can't trace .* torch 2\..* given a gen.*torch 2\.13"):
         TaskGraph.trace(lambda x: torch.rand(2, generator=of_own()), numbers(2))
     TaskGraph.trace(lambda x: x + torch.rand(2), numbers(2))  # from the default one

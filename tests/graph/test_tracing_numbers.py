@@ -64,7 +64,7 @@ HIDDEN = [
 ]
 READ = [
     *(("prints or formats a number|depends on the data|json", fn) for fn in READ),
-    ("to tens", lambda x: round(size(x), -1)),
+    ("rounds a whole number", lambda x: round(size(x), -1)),
     *(("by NumPy with a number", fn) for fn in BY_NUMPY),
     *(("returns one .*or numbers that depend on the data", fn) for fn in HIDDEN),
 ]
@@ -93,7 +93,7 @@ ASK = [
     lambda x: x * 2 if isinstance(truth(x), bool) and isinstance(truth(x), int) else x * 0,
     lambda x: (number(x).__class__.__name__, [isinstance(each, float) for each in x.tolist()]),
     matched,
-    lambda x: [round(size(x), 1), round(size(x)), round(number(x), 1), round(number(x) * 9, -1)],
+    lambda x: [round(number(x), 1), round(number(x) * 9, -1)],
     lambda x: {f"{x.shape} {len(x)} {x.dim()}": x},  # what the data does not decide
     lambda x: (x[: size(x)] + size(x) // 2, x.nonzero().shape[0] * 1.5, -number(x), x.tolist()),
     lambda x: torch.zeros(size(x), 2).add_(number(x)).expand(3, size(x), 2),

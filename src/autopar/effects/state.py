@@ -15,31 +15,67 @@ import functools
 import gc
 import operator
 import pickle
+import random
 import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.effects.settings import SETTINGS, functions_of, root_of, state_of_chance
-from autopar.torch_private import FakeTensor, disable_current_modes
+from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_modes
 
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_CONTAINERS = (tuple, frozenset, list, dict, set, deque)
-_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_CONTAINERS: dict[Any, tuple[Callable[..., Any], Any]] = {
+    # What one holds, by keys, and how to put each back, in order, once it was cleared.
+    tuple: (lambda value: enumerate(tuple.__iter__(value)), None),  # which nobody changes
+    frozenset: (lambda value: enumerate(frozenset.__iter__(value)), None),
+    OrderedDict: (OrderedDict.items, OrderedDict.__setitem__),
+    dict: (dict.items, dict.__setitem__),
+    list: (lambda value: enumerate(list.__iter__(value)), list.insert),
+    deque: (lambda value: enumerate(deque.__iter__(value)), deque.insert),
+    set: (
+        lambda value: ((item, None) for item in set.__iter__(value)),
+        lambda value, item, _: set.add(value, item),
+    ),
+}
+_LEADING_ON = (  # to what they hold, and never changed themselves
+    *(property, classmethod, staticmethod, functools.partial),
+    *(types.MethodType, types.BuiltinMethodType, types.MethodWrapperType),
+)
 _WRITTEN_IN_PYTHON = 1 << 9  # a flag of classes
 _OPEN = (  # of torch's and Python's other classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     *(torch.amp.GradScaler, types.SimpleNamespace),
 )
 _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
+
+
+def _default_device() -> str | None:
+    """The default device, or None where none was set, which is not the same as `cpu`."""
+    context = getattr(DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else str(context.device)
+
+
+def _setting(get: Callable[[], Any], put: Callable[[Any], Any]) -> property:
+    return property(lambda _: get(), lambda _, value: put(value))
+
+
+_SETTINGS = {  # what all code shares
+    "the default dtype": _setting(torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": _setting(_default_device, torch.set_default_device),
+    "whether gradients are on": _setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "how many threads operators use": _setting(torch.get_num_threads, torch.set_num_threads),
+    "whether algorithms are deterministic": _setting(
+        torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    ),
+}
 
 
 class Change(NamedTuple):
@@ -59,10 +95,8 @@ class _Holder(NamedTuple):
     before: dict[Any, Any]
 
     def restore(self) -> None:
-        """Have it hold what it held."""
         now, before = self.read(), self.before
-        is_same = _all(_same, now, before) and _all(operator.is_, now.values(), before.values())
-        if not is_same:
+        if not (_same([*now], [*before]) and all(map(operator.is_, now.values(), before.values()))):
             self.write(before)
 
 
@@ -80,8 +114,7 @@ class State:
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
-        for what, get, put in SETTINGS:
-            self._hold_value(what, get, put)
+        self._hold_slots(torch, _SETTINGS, str)
         while self._left:
             name, value = self._left.pop()
             if is_a(value, torch.Tensor):
@@ -110,39 +143,22 @@ class State:
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
         kind: Any = type(value)
+        root = str(kind.__module__).partition(".")[0]
         if is_array(value) or is_a(value, _CLOSED):
             return
-        if is_a(value, _CONTAINERS) and kind.__module__ != "builtins":  # it may have attributes
-            self._hold_object(name, value)
-        if is_a(value, (tuple, frozenset)):
-            parts = (tuple if is_a(value, tuple) else frozenset).__iter__(value)
-            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
-        elif is_a(value, dict):
-            self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
-        elif is_a(value, (list, deque)):
-            base: Any = list if is_a(value, list) else deque
-            self._hold(
-                lambda key: f"{name}[{key}]",
-                lambda: dict(enumerate(base.__iter__(value))),
-                lambda old: (base.clear(value), base.extend(value, old.values())),
-            )
-        elif is_a(value, set):
-            self._hold(
-                lambda key: f"{name}[{_label(key)}]",
-                lambda: dict.fromkeys(set.__iter__(value)),
-                lambda old: (set.clear(value), set.update(value, old)),
-            )
+        if base := next((base for base in _CONTAINERS if is_a(value, base)), None):
+            self._hold_items(value, base, lambda key: f"{name}[{_label(key)}]")
+            if kind.__module__ != "builtins":  # it may have attributes
+                self._hold_object(name, value)
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
-            for part in (*HOOKS, *(("requires_grad", "grad") if value.is_leaf else ())):
-                read, write = (
-                    functools.partial(act, value, part) for act in (getattr, _set_of_tensor)
-                )
-                self._hold_value(f"{name}.{part}", read, write)
+            parts = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
+            slots = {part: getattr(torch.Tensor, part) for part in parts}
+            label = f"{name}.{{}}".format
+            self._hold_slots(value, slots, label)
             if is_a(value, FakeTensor):  # that nobody uses later
-                read = functools.partial(attributes_of, value)
-                self._hold(lambda key: f"{name}.{key}", read, vars(value).update)
+                self._hold(label, functools.partial(attributes_of, value), vars(value).update)
             else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
@@ -151,29 +167,25 @@ class State:
             self._look_at_class(value)
         elif is_a(value, torch.Generator):
             self.generators += [] if is_default(value) else [value]
-        elif (chance := state_of_chance(value)) is not None:
-            get, put = chance
-            self._hold_value(
-                f"the state of {name}",
-                lambda: pickle.dumps(get()),
-                lambda old: put(pickle.loads(old)),
+        elif is_a(value, random.Random) or (
+            root == "numpy" and kind.__name__ in ("RandomState", "Generator")
+        ):
+            chance = getattr(value, "bit_generator", value)
+            self._hold(
+                lambda _: f"the state of {name}",
+                lambda: {"": pickle.dumps(chance.__getstate__())},
+                lambda old: chance.__setstate__(pickle.loads(old[""])),
             )
-        elif _is_iterator(kind) or is_a(value, (types.MethodType, functools.partial)):
+        elif _is_iterator(kind) or is_a(value, _LEADING_ON):
             self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif is_a(value, _BOUND):  # as `append` of a list
-            self._left.append((name, value.__self__))
+        elif is_a(value, weakref.ref):
+            self._left.append((name, weakref.ref.__call__(value)))
         elif is_a(value, _OPEN) or (
-            kind.__flags__ & _WRITTEN_IN_PYTHON and root_of(kind) not in ("torch", "autopar")
+            kind.__flags__ & _WRITTEN_IN_PYTHON and root not in ("torch", "autopar")
         ):
             self._left.append((name, kind))
             self._hold_object(name, value)
-            if is_a(value, torch.nn.Module):
-                for part in _PARTS & vars(value).keys():
-                    if is_a(vars(value)[part], dict):  # not so in TorchScript
-                        self._hold_dict(vars(value)[part], lambda key: _attribute(name, key))
-        elif is_a(value, weakref.ref):
-            self._left.append((name, value()))
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
@@ -181,48 +193,53 @@ class State:
         if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
-        names = names_in(fn.__code__)
-        left: list[tuple[str, dict[str, Any]]] = [("{}", fn.__globals__)]
-        looked_at = set[int]()
-        while left:
-            path, namespace = left.pop()
-            looked_at.add(id(namespace))
-            put = functools.partial(_bind, namespace)
-            self._hold_names(names, namespace.get, put, path.format)
-            for name in names & namespace.keys():  # attributes of the program's other modules
-                module = namespace[name]
-                if not is_a(module, types.ModuleType) or is_library(module.__name__):
-                    continue
-                if id(vars(module)) not in looked_at:
-                    left.append((f"{path.format(name)}.{{}}", vars(module)))
+        self._hold_globals(names_in(fn.__code__), fn.__globals__, "{}", set())
+
+    def _hold_globals(
+        self, names: frozenset[str], namespace: dict[str, Any], path: str, seen: set[int]
+    ) -> None:
+        """Hold what lies at some names, and in attributes of the program's other modules there."""
+        seen.add(id(namespace))
+        put = functools.partial(_bind, namespace)
+        self._hold_names(names, namespace.get, put, path.format)
+        for name in names & namespace.keys():
+            module = namespace[name]
+            is_own = is_a(module, types.ModuleType) and not is_library(module.__name__)
+            if is_own and id(vars(module)) not in seen:
+                self._hold_globals(names, vars(module), f"{path.format(name)}.{{}}", seen)
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
             if not is_library(str(base.__module__)):
-                held = {key: value for key, value in vars(base).items() if key[:2] != "__"}
-                names = [key for key, value in held.items() if not hasattr(type(value), "__get__")]
-                set_ = functools.partial(type.__setattr__, base)
-                self._hold_names(names, vars(base).get, set_, f"{base.__qualname__}.{{}}".format)
-                for value in vars(base).values():
-                    self._left += [("", part) for part in functions_of(value)]
+                held, label = vars(base), f"{base.__qualname__}.{{}}".format
+                code = [key for key, value in held.items() if hasattr(type(value), "__get__")]
+                names = [key for key in held if key not in code and key[:2] != "__"]
+                put = functools.partial(type.__setattr__, base)
+                self._hold_names(names, held.get, put, label)
+                self._left += [(label(key), held[key]) for key in code]
 
     def _hold_object(self, name: str, value: Any) -> None:
+        label = functools.partial(_attribute, name)
         kind: Any = type(value)
-        self._hold_slots(value, _slots_of(kind), lambda key: _attribute(name, key))
+        self._hold_slots(value, _slots_of(kind), label)
         with contextlib.suppress(AttributeError):  # of an object with slots alone
             attributes = object.__getattribute__(value, "__dict__")
-            self._hold_dict(attributes, lambda key: _attribute(name, key))
+            self._hold_items(attributes, dict, label)
+            for part in _PARTS & attributes.keys() if is_a(value, torch.nn.Module) else ():
+                if is_a(attributes[part], dict):  # not so in TorchScript
+                    self._hold_items(attributes[part], dict, label)
 
-    def _hold_dict(self, value: dict[Any, Any], label: Callable[[Any], str]) -> None:
+    def _hold_items(self, value: Any, base: Any, label: Callable[[Any], str]) -> None:
+        """Hold what lies in a container of some kind, whatever a class made of it."""
         self._seen[id(value)] = value
-        base = OrderedDict if is_a(value, OrderedDict) else dict
+        items, put = _CONTAINERS[base]
 
         def write(old: dict[Any, Any]) -> None:
             base.clear(value)
             for key, item in old.items():
-                base.__setitem__(value, key, item)
+                put(value, key, item)
 
-        self._hold(label, lambda: dict(base.items(value)), write)
+        self._hold(label, lambda: dict(items(value)), write)
 
     def _hold_slots(
         self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
@@ -262,9 +279,6 @@ class State:
 
         self._hold(label, read, write)
 
-    def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
-        self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
-
     def _hold(
         self,
         label: Callable[[Any], str],
@@ -274,13 +288,6 @@ class State:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
-
-
-def _set_of_tensor(tensor: torch.Tensor, part: str, value: Any) -> None:
-    """Set one; of a leaf alone gradients are held, and a change in place may have made it none."""
-    if part not in HOOKS and not tensor.is_leaf:
-        tensor.detach_()
-    setattr(tensor, part, value)
 
 
 def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
@@ -299,29 +306,15 @@ def attributes_of(tensor: FakeTensor) -> dict[str, Any]:
     return {name: value for name, value in vars(tensor).items() if name not in own}
 
 
-def tensors_in(value: Any) -> bool:
-    """Whether tensors can be reached from something."""
-    return bool(State([("", value)]).tensors)
-
-
 def _same(old: Any, new: Any) -> bool:
     """Whether two values are one object, or made of equal numbers, strings and such."""
-    if old is new:
-        return True
-    if type(old) is not type(new):
-        return False
+    if old is new or type(old) is not type(new):
+        return old is new
     if is_a(old, _PLAIN):
         return bool(old == new)
-    if is_a(old, (list, tuple)):
-        return _all(_same, old, new)
     if is_a(old, dict):
-        return _all(_same, old, new) and _all(_same, old.values(), new.values())
-    return False
-
-
-def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collection[Any]) -> bool:
-    """Whether two collections are as long, and alike item by item."""
-    return len(old) == len(new) and all(map(alike, old, new))
+        old, new = list(dict.items(old)), list(dict.items(new))
+    return is_a(old, (list, tuple)) and len(old) == len(new) and all(map(_same, old, new))
 
 
 def _is_iterator(kind: type) -> bool:

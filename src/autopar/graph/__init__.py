@@ -5,7 +5,7 @@ waits for whom, `guard` and `audit` whether tasks do what they have said; `sched
 as many as `lane_counts` finds best, and `execution` carries out the steps of the `plan` they make,
 until a `failure`, as a `run` on the lanes of a `runner`; each thread tells what it waits for by an
 `awaited_node`. `tracing` makes a program of unmodified code, each operator a `traced_call`, by way
-of `watch`, of what is `known`, of `chance` for what it draws, of `assignments` and `substitutes`,
+of `watch`, of what is `known`, of `chance` for what it draws, and of `assignments`,
 or tells why it is `refused`; `capture` makes a CUDA graph, after trials that leave all `unchanged`.
 """
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import default_generators, memory_key
+from autopar.effects.memory import default_generators, memory_key, tensors_of
 from autopar.graph.refused import Refused
-from autopar.torch_private import FakeTensor, disable_current_modes, pytree
+from autopar.torch_private import TRACES_GENERATORS, disable_current_modes, pytree
 
 _SEEDS = (
     "it seeds torch's random numbers, or puts their state back, as a checkpoint does, and a run "
@@ -21,6 +21,10 @@ _MAKES = (
     "same numbers again, and a run would go on. Make it before, and let the code use it; or draw "
     "the numbers before."
 )
+_GIVEN = (
+    f"torch {torch.__version__} traces no operator that is given a generator. Let it draw from the "
+    f"default one, or install torch 2.13."
+)
 
 
 class Chance:
@@ -31,25 +35,26 @@ class Chance:
     """
 
     def __init__(self, generators: Iterable[torch.Generator]) -> None:
-        self._expected: dict[object, tuple[torch.Generator, torch.Tensor]] = {}
-        with disable_current_modes():
-            reached = [*generators, *default_generators()]
-            distinct = {memory_key(generator): generator for generator in reached}.values()
-            self._before = [(generator, generator.get_state()) for generator in distinct]
-            for generator in distinct:
-                self._draw(generator)
+        reached = [*generators, *default_generators()]
+        self._before = [(generator, generator.get_state()) for generator in reached]
+        self._expected: dict[object, torch.Tensor] = {}
+        for generator in {memory_key(one): one for one in reached}.values():
+            self._draw(generator)
 
-    def drawn(self, given: Any, result: Any) -> None:
-        """Note that an operator has drawn: from what it was given, or where its results lie."""
-        leaves = pytree.tree_leaves(given)
+    def given(self, arguments: Any) -> list[torch.Generator]:
+        """The generators that an operator is given, where torch has a place for them in a graph."""
+        leaves = pytree.tree_leaves(arguments)
         generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-        if not generators:
-            leaves = pytree.tree_leaves(result)
-            devices = {leaf.device for leaf in leaves if isinstance(leaf, FakeTensor)}
-            defaults = default_generators()
-            generators = [generator for generator in defaults if generator.device in devices]
+        if generators and not TRACES_GENERATORS:
+            raise Refused(_GIVEN)
+        return generators
+
+    def drawn(self, generators: list[torch.Generator], result: Any) -> None:
+        """Note that an operator has drawn: from what it was given, or where its results lie."""
+        devices = {tensor.device for tensor in tensors_of(result)}
+        defaults = [one for one in default_generators() if one.device in devices]
         with disable_current_modes():
-            for generator in generators:
+            for generator in generators or defaults:
                 self._require_expected(generator)
                 self._draw(generator)
 
@@ -61,14 +66,13 @@ class Chance:
 
     def restore(self) -> None:
         """Put all states back."""
-        with disable_current_modes():
-            for generator, state in self._before:
-                generator.set_state(state)
+        for generator, state in self._before:
+            generator.set_state(state)
 
     def _require_expected(self, generator: torch.Generator) -> None:
         if memory_key(generator) not in self._expected:
             raise Refused(_MAKES)
-        if not generator.get_state().equal(self._expected[memory_key(generator)][1]):
+        if not generator.get_state().equal(self._expected[memory_key(generator)]):
             raise Refused(_SEEDS)
 
     def _draw(self, generator: torch.Generator) -> None:
@@ -76,4 +80,4 @@ class Chance:
             torch.rand(1, generator=generator, device="cpu")
         else:  # as drawing would move it on, without a kernel
             generator.set_offset(generator.get_offset() + 4)
-        self._expected[memory_key(generator)] = generator, generator.get_state()
+        self._expected[memory_key(generator)] = generator.get_state()

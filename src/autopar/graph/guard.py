@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,6 @@ from autopar.effects.memory import is_whole, memory_in, memory_key
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
-
-_NUMBERS = {type(None), bool, int, float, str}
 
 
 class Guard:
@@ -41,10 +39,12 @@ class Guard:
         Raises:
             RuntimeError: It has changed something else, or one that ran at once has.
         """
-        counted = [*_counted(self.watched[node.number], results)]
-        versions = [tensor._version for tensor in counted]
+        counted = []
+        for value in self.watched[node.number]:
+            parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
+            counted += [(part, part._version) for part in parts if part is value or _counts(part)]
         value = node.call(results)
-        for tensor, version in zip(counted, versions, strict=True):
+        for tensor, version in counted:
             if tensor._version != version and not self._is_said(node, tensor, results):
                 msg = (
                     f"task {node.name!r}, or one that ran at once, changed "
@@ -67,15 +67,6 @@ class Guard:
 
 def _key(value: Any) -> object:
     return value if isinstance(value, Result) else memory_key(value)
-
-
-def _counted(watched: Iterable[Any], results: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """What is watched, and what counts of it in results."""
-    for value in watched:
-        if not isinstance(value, Result):
-            yield value
-        elif type(results[value.node]) not in _NUMBERS:
-            yield from filter(_counts, memory_in(results[value.node]))
 
 
 def _counts(value: Any) -> bool:

@@ -45,15 +45,14 @@ class Known:
         results, given = tensors_of(result), tensors_of((args, kwargs))
         written = tensors_of(written_arguments(func._schema, args, kwargs))
         are_plain = all(map(has_place, results + given))
-        if not are_plain:  # a sparse tensor holds others' memory, which may be written by it
-            written = given + results
-        self._written.update(map(memory_key, written))
+        # A sparse tensor holds others' memory, which may be written by it.
+        gone = {*map(memory_key, written if are_plain else given + results)}
+        self._written |= gone
         if are_plain and self.has((args, kwargs)) and _depends_on_arguments(func, results):
             self._keep(results, tensors_of(self.call(func, args, kwargs)))
-        else:
-            gone = {*map(memory_key, written)}
-            kept = (both for both in self._values.values() if memory_key(both[0]) not in gone)
-            self._values = {id(both[0]): both for both in kept} if gone else self._values
+        elif gone:
+            left = (both for both in self._values.values() if memory_key(both[0]) not in gone)
+            self._values = {id(both[0]): both for both in left}
 
     def note_literal(self, result: torch.Tensor, number: torch.Tensor) -> None:
         """Note numbers in the code, unless they lie in another library's memory."""

@@ -19,15 +19,17 @@ from autopar.effects.operators import PYTHONS, names_in, schemas_of
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
+from autopar.graph.traced_call import itself
 from autopar.lanes.handle import Handle
 from autopar.lanes.lane import require_text
 from autopar.refusal import check_taken, refuse_no_value, what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
-    from autopar.graph.tracing import Traced, Weight  # which import what nothing else needs
+    from autopar.graph.tracing import Traced  # which imports what nothing else needs
 
 _LYING = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.Generator)
+_UNTOLD = Declared([], random=False, fresh=False, complete=False)  # of what is no operator
 
 
 class Program:
@@ -37,7 +39,9 @@ class Program:
         self.nodes: list[Node] = []
         self.hazards = Hazards()
         self._graph = graph
-        self._weights: list[Weight] = []  # of modules that were traced
+        self._weights: list[
+            tuple[dict[str, Any], str, torch.Tensor]
+        ] = []  # of modules that were traced
         self._dtype: torch.dtype | None = None  # the default one when code was traced
         self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
         self.inner = set[int]()  # nodes whose results nobody can ask for
@@ -78,24 +82,23 @@ class Program:
         except ValueError as error:
             msg = f"task {name!r} {error}."
             raise ValueError(msg) from None
-        if not all(map(is_plain, leaves)):
-            told = None
-        said = [*(writes or ()), *(told.writes if told else ())]
+        if told is None or not all(map(is_plain, leaves)):
+            told = _UNTOLD
+        said = [*(writes or ()), *told.writes]
         place = self._place(device, [*leaves, *said], fn, name)
         written = [self._written(value, leaves, place, name) for value in said]
-        written += [random_numbers(str(place))] if told and told.random else []
+        written += [random_numbers(str(place))] if told.random else []
         flat = [*args, *kwargs.values()]
         if not _are_same(flat, leaves):
             leaves, spec = self._kept(args, kwargs, place)
-        fresh = told is not None and told.fresh
-        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
+        given = tuple(self._given(leaf, place, shared=told.fresh) for leaf in leaves)
         self._note(fn, given, written, told, unknown=writes is None and not traced, traced=traced)
         number = self._append(
             *(name, fn, given, spec, place),
             cost_s=cost_s,
             keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
-            complete=told.complete if told and fn is not operator.getitem else traced,
-            may_queue=told is None and not traced,
+            complete=traced if told is _UNTOLD or fn is operator.getitem else told.complete,
+            may_queue=told is _UNTOLD and not traced,
             traced=traced,
         )
         return Task(self._graph, number, name, place)
@@ -105,28 +108,28 @@ class Program:
         fn: Callable[..., Any],
         given: tuple[Any, ...],
         written: list[Any],
-        told: Declared | None,
+        told: Declared,
         *,
         unknown: bool,
         traced: bool,
     ) -> None:
-        """Note what a task uses, given what its operator has told, if it is one."""
+        """Note what a task uses, given what its operator has told."""
         reads: list[Any] = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
-        if told and told.beyond and not traced:  # a trace has the whole tensor among its arguments
+        if told.beyond and not traced:  # a trace has the whole tensor among its arguments
             reads.append(ANYWHERE)
-        changes = {*map(id, told.writes)} if told else set()
+        changes = {*map(id, told.writes)}
         uses = Uses(
             reads=[*reads, *filter(is_array, given)],
             writes=written,
-            holders=holders if told else [fn, *holders],
+            holders=[fn, *holders] if told is _UNTOLD else holders,
             written_holders=[
                 leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
             ],
-            fresh=told is not None and told.fresh,
-            unknown=told is None and unknown,
+            fresh=told.fresh,
+            unknown=told is _UNTOLD and unknown,
         )
         self.hazards.note(uses)
 
@@ -151,7 +154,7 @@ class Program:
             return result
         if isinstance(result, Task):  # by itself, or another value or nothing
             return result
-        return self.add(_itself, (result,), {}, name="result", writes=())
+        return self.add(itself, (result,), {}, name="result", writes=())
 
     def require_as_traced(self) -> None:
         """Refuse to go on without the weights that modules have got since, or by another dtype."""
@@ -195,20 +198,10 @@ class Program:
             for node, before in zip(self.nodes, all_before, strict=True)
         ]
 
-    def _append(
-        self,
-        name: str,
-        fn: Callable[..., Any] | None,
-        leaves: tuple[Any, ...],
-        spec: pytree.TreeSpec,
-        device: torch.device,
-        *,
-        source: torch.device | None = None,
-        **options: Any,
-    ) -> int:
-        number = len(self.nodes)
-        self.nodes.append(Node(number, name, fn, leaves, spec, device, source=source, **options))
-        return number
+    def _append(self, *what: Any, **options: Any) -> int:
+        """Add a node, made of what comes after its number, which is returned."""
+        self.nodes.append(Node(len(self.nodes), *what, **options))
+        return len(self.nodes) - 1
 
     def _kept(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
@@ -217,15 +210,15 @@ class Program:
 
         It makes anew what holds a task, whose result belongs there, and a tensor to be copied.
         """
+        outermost = [(args, kwargs), args, kwargs]
 
         def stays(value: Any) -> bool:
-            if any(value is outermost for outermost in (both, args, kwargs)):
+            if any(value is one for one in outermost):
                 return False
             leaves = pytree.tree_leaves(value)
             return not any(type(leaf) is Task or _is_elsewhere(leaf, device) for leaf in leaves)
 
-        both = (args, kwargs)
-        return pytree.tree_flatten(both, is_leaf=stays)
+        return pytree.tree_flatten(outermost[0], is_leaf=stays)
 
     def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
         """What to put among a node's arguments: a value, a result, or the result of a copy.
@@ -322,7 +315,3 @@ def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
 
 def _are_same(values: list[Any], others: list[Any]) -> bool:
     return len(values) == len(others) and all(map(operator.is_, values, others))
-
-
-def _itself(value: Any) -> Any:
-    return value

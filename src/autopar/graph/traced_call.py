@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -14,6 +15,7 @@ from autopar.torch_private import OpOverload, pytree, to_copy, unsafe_view
 # Of a result, a view instead of another shape in place: what comes after reads the view.
 _VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
 _QUICKER: dict[Any, Any] = {unsafe_view: torch.ops.aten.view.default}  # torch has a routine for it
+_IDLE = {operator.getitem, torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
 
 
 class Call(NamedTuple):
@@ -28,10 +30,9 @@ class Call(NamedTuple):
 def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     """The call that a node stands for, with values in place of those nodes that have one."""
     args, kwargs = filled(node.args, values), filled(node.kwargs, values)
-    results = tensors_of(node.meta.get("val"))
-    if not results:
-        given = [values.get(other, other.meta.get("val")) for other in node.all_input_nodes]
-        results = tensors_of(given)
+    results = tensors_of(node.meta.get("val")) or tensors_of(
+        [values.get(other, other.meta.get("val")) for other in node.all_input_nodes]
+    )
     device = results[0].device if results else None
     if device and device.type == "meta":
         msg = (
@@ -39,28 +40,28 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         )
         raise Refused(msg)
     if _only_moves(node, results):
-        return Call(_arrived, (args[0],), {}, device)
+        return Call(itself, (args[0],), {}, device)
     others = _VIEWS | _QUICKER if args and isinstance(args[0], torch.fx.Node) else _QUICKER
     return Call(others.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     """Whether a call copies a tensor to another device, and changes nothing else."""
-    if node.target is not to_copy:
-        return False
-    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
-    (result,) = results
+    source = node.args[0] if node.args else None
+    if isinstance(source, torch.fx.Node):
+        source = source.meta.get("val")
     return (
-        isinstance(source, torch.Tensor)
-        and source.device != result.device
-        and source.dtype == result.dtype
-        and source.stride() == result.stride()
+        node.target is to_copy
+        and isinstance(source, torch.Tensor)
+        and source.device != results[0].device
+        and source.dtype == results[0].dtype
+        and source.stride() == results[0].stride()
     )
 
 
-def _arrived(tensor: torch.Tensor) -> torch.Tensor:
-    """What a graph's own copy has brought to the device where this runs."""
-    return tensor
+def itself(value: Any) -> Any:
+    """A value as it is, as what a graph's own copy has brought to the device where this runs."""
+    return value
 
 
 def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
@@ -68,7 +69,19 @@ def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
     return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
 
 
-def is_repeat(node: torch.fx.Node) -> bool:
+def remove_idle(graph: torch.fx.Graph) -> None:
+    """Take out calls that do nothing but return what is there: parts of results, shapes, views."""
+    for node in reversed(graph.nodes):
+        repeats = _is_repeat(node)
+        if repeats:
+            node.replace_all_uses_with(node.args[0])
+        is_shape = getattr(node.meta.get("val"), "is_meta", False)
+        is_idle = repeats or is_shape or node.target in _IDLE
+        if is_idle and not node.users:
+            graph.erase_node(node)
+
+
+def _is_repeat(node: torch.fx.Node) -> bool:
     """Whether a call only gives back what others have computed, as views of the same shape do.
 
     Half the calls of `matmul` are such. One stays that the code returns, or gives another form; and
@@ -77,22 +90,26 @@ def is_repeat(node: torch.fx.Node) -> bool:
     if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
         return False
     form = _form(node)
-    if form is None or form != _form(node.args[0]) or not _is_computed(node):
+    if form is None or form != _form(node.args[0]):
+        return False
+    origin = origin_of(node)
+    if origin.op != "call_function" or origin.target is operator.getitem:  # of what, isn't known
         return False
     tags = [getattr(user.target, "tags", ()) for user in node.users]
     stays = any(user.op == "output" for user in node.users)
     return not stays and not any(torch.Tag.inplace_view in some for some in tags)
 
 
-def _is_computed(node: Any) -> bool:
-    """Whether a call's tensor lies in memory that a run makes, not in that of a given one."""
-    form = _form(node)
-    while form is not None and node.op == "call_function" and node.args:
-        node, (key, *_) = node.args[0], form
-        form = _form(node)
-        if not isinstance(node, torch.fx.Node) or (form is not None and form[0] != key):
-            return True
-    return False
+def origin_of(node: torch.fx.Node, stop: object = None) -> torch.fx.Node:
+    """Whose memory a call's tensor lies in: what is given, or the call that has made it."""
+    while node.target is not stop and node.args and _memory(node) == _memory(node.args[0]):
+        node = cast("torch.fx.Node", node.args[0])
+    return node
+
+
+def _memory(node: Any) -> object:
+    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return memory_key(tensor) if isinstance(tensor, torch.Tensor) else node
 
 
 def _form(node: Any) -> tuple[Any, ...] | None:

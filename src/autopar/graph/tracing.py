@@ -24,13 +24,20 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
 from autopar.effects.memory import held_by, is_size
-from autopar.effects.state import HOOKS, State, attributes_of, tensors_in
+from autopar.effects.state import HOOKS, State, attributes_of, is_a
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
-from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
-from autopar.graph.substitutes import answering, refusing
-from autopar.graph.traced_call import Call, call_of, filled, is_repeat
-from autopar.graph.watch import Refusals, Watch, require_memory
+from autopar.graph.refused import (
+    Refusals,
+    Refused,
+    answering,
+    line_of,
+    raised_in,
+    reason,
+    refusing,
+)
+from autopar.graph.traced_call import Call, call_of, filled, remove_idle
+from autopar.graph.watch import Watch, require_memory
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
@@ -42,17 +49,8 @@ from autopar.torch_private import (
 )
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
-_IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
 _UNSEEN = "it uses a tensor that another thread, or other tracing, has made. Make it in this one."
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-class Weight(NamedTuple):
-    """A parameter or buffer, where its module has it."""
-
-    module: dict[str, Any]  # its parameters, or its buffers
-    name: str
-    tensor: torch.Tensor
 
 
 class Traced(NamedTuple):
@@ -60,7 +58,8 @@ class Traced(NamedTuple):
 
     calls: list[tuple[torch.fx.Node, Call]]  # each with the node that stands for its result
     result: Any  # what it returned, with nodes in place of tensors
-    weights: list[Weight]  # those that it uses
+    # Parameters and buffers that it uses: where modules have them, and their names.
+    weights: list[tuple[dict[str, Any], str, torch.Tensor]]
 
 
 def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
@@ -72,8 +71,8 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes, []):
-        with answering(LIBRARIES_ASK, bool, asked):
+    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes):
+        with answering(LIBRARIES_ASK, lambda: asked.append(True)):  # which is a no
             try:
                 return _traced(fn, args, kwargs)
             except ValueError:
@@ -86,20 +85,13 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     """See `traced`."""
     attempt = _Attempt(fn, args, kwargs)
     try:
-        make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
-        for tensor in attempt.tensors:
-            require_memory(tensor)
-        module = make(attempt.on_tensors)(*attempt.tensors)
-        trace = attempt.calls(module)
+        trace = attempt.trace()
     except Exception as error:
-        try:
-            where = attempt.line() or line_of(raised_in(error))
-            msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
-        finally:
-            attempt.forget(error)
+        where = attempt.watch.line or line_of(raised_in(error))
+        msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
+        attempt.forget(error)
         raise ValueError(msg) from error
-    left = attempt.forget()
-    if left:
+    if left := attempt.forget():
         msg = (
             f"can't trace {_name(fn)}: it keeps a tensor that it has made in {left}, for later "
             f"calls. Call it once before, if that is for its first call only; or return it."
@@ -109,89 +101,28 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 class _Attempt:
-    """One call of a function on tensors without memory."""
+    """One call of a function on tensors without memory, which a watch sees."""
 
     def __init__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        self.watch = Watch()
         self._fn = fn
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_size)
         self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
-        self.tensors = [self._leaves[i] for i in self._at]
         self._results: list[Any] = []
-        self._form: pytree.TreeSpec | None = None
-        self._watch: Watch | None = None
+        self._form: Any = None
 
-    def on_tensors(self, *tensors: torch.Tensor) -> list[Any]:
-        """Call the function; return those of its results that a run computes."""
-        given = list(self._leaves)
-        for i, tensor in zip(self._at, tensors, strict=True):
-            given[i], real = tensor, self._leaves[i]
-            vars(tensor).update({**vars(real), **vars(tensor)})  # the program's attributes
-            for part in HOOKS:
-                if hooks := getattr(real, part):
-                    setattr(tensor, part, hooks)
-        args, kwargs = pytree.tree_unflatten(given, self._spec)
-        named = [(f"args[{i}]", value) for i, value in enumerate(args)]
-        roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
-        with disable_current_modes():
-            before = State(roots)
-            _require_whole(before)
-        chance = Chance(before.generators)
-        self._watch = watch = Watch(chance)
-        with watch:
-            try:
-                with Refusals(watch), refusing(watch.refuse):
-                    value = self._watched(args, kwargs)
-                results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
-                chance.require_only_drawn()
-                with disable_current_modes():
-                    assigned = assignments(before.changes())
-            finally:
-                with disable_current_modes(), contextlib.ExitStack() as back:
-                    for end in (watch.end, chance.restore, before.restore):  # last to first
-                        back.callback(end)
-            copy_back(assigned, before, results, watch)
-        for result in results:
-            _require_known(result)
-            own = isinstance(result, FakeTensor) and not any(result is one for one in tensors)
-            if own and (names := attributes_of(result)):
-                msg = (
-                    f"it sets {next(iter(names))} of a tensor that it returns; a run only repeats "
-                    f"operators. Set it on what run[...] returns."
-                )
-                raise Refused(msg)
-        watch.fold(results)
-        self._results = results
-        return [result for result in results if isinstance(result, _COMPUTED)]
-
-    def _watched(self, args: Any, kwargs: Any) -> Any:
-        """What the function returns, unless it was refused, whatever came of that."""
-        assert self._watch is not None
-        try:
-            value = self._fn(*args, **kwargs)
-        except Exception as error:
-            if self._watch.refused is None or str(self._watch.refused) in text_of(error):
-                raise
-            raise self._watch.refused from error
-        if self._watch.refused is not None:
-            raise self._watch.refused
-        return value
-
-    def calls(self, module: torch.fx.GraphModule) -> Traced:
-        """The operators that were called, and the results, as `traced` returns them."""
-        assert self._watch is not None
-        assert self._form is not None
-        found = self._watch.found
-        values: dict[torch.fx.Node, Any] = dict(found)
+    def trace(self) -> Traced:
+        """The operators that are called, and the results, as `traced` returns them."""
+        tensors = [self._leaves[i] for i in self._at]
+        for tensor in tensors:
+            require_memory(tensor)
+        module = proxy_tensor.make_fx(self._call, tracing_mode="fake")(*tensors)
+        remove_idle(module.graph)
+        values: dict[torch.fx.Node, Any] = dict(self.watch.found)
         calls: list[tuple[torch.fx.Node, Call]] = []
-        given, computed = iter(self.tensors), iter(())
-        for node in reversed(module.graph.nodes):
-            repeats = is_repeat(node)
-            if repeats:
-                node.replace_all_uses_with(node.args[0])
-            if not node.users and (repeats or _is_idle(node)):
-                module.graph.erase_node(node)
+        given, computed = iter(tensors), iter(())
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(given)
@@ -203,10 +134,7 @@ class _Attempt:
                 computed = iter(filled(node.args[0], values))
             elif node not in values and getattr(node.target, "namespace", "") != "profiler":
                 calls.append((node, call_of(node, values)))
-        results = [
-            next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
-        ]
-        weights = _weights((self._fn, *self._leaves), {*map(id, found.values())})
+        results = [next(computed) if is_a(one, _COMPUTED) else one for one in self._results]
         try:
             result = pytree.tree_unflatten(results, self._form)
         except Exception as error:  # as a named tuple checks what it is made of
@@ -215,27 +143,68 @@ class _Attempt:
                 f"Return its tensors in tuples, lists and dictionaries."
             )
             raise Refused(msg) from error
-        return Traced(calls, result, weights)
+        return Traced(calls, result, self._weights())
 
-    def line(self) -> str:
-        """Where the code was refused, if it was, whatever it did after that."""
-        return self._watch.line if self._watch else ""
+    def _call(self, *tensors: torch.Tensor) -> list[Any]:
+        """Call the function; return those of its results that a run computes."""
+        given = list(self._leaves)
+        for i, tensor in zip(self._at, tensors, strict=True):
+            given[i], real = tensor, self._leaves[i]
+            vars(tensor).update({**vars(real), **vars(tensor)})  # the program's attributes
+            for part in HOOKS:
+                if hooks := getattr(real, part):
+                    setattr(tensor, part, hooks)
+        args, kwargs = pytree.tree_unflatten(given, self._spec)
+        named = [(f"args[{i}]", value) for i, value in enumerate(args)]
+        watch = self.watch
+        with disable_current_modes():
+            before = State([(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()])
+            _require_whole(before)
+            chance = Chance(before.generators)
+        watch.begin(chance)
+        with watch:
+            with contextlib.ExitStack() as back:
+                for end in (watch.end, chance.restore, before.restore):  # last to first
+                    back.callback(disable_current_modes()(end))
+                with refusing(watch.refuse):
+                    value = watch.insist(lambda: self._fn(*args, **kwargs))
+                results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
+                chance.require_only_drawn()
+                with disable_current_modes():
+                    assigned = assignments(before.changes())
+            copy_back(assigned, before, results, watch)
+        for result in results:
+            _require_known(result, tensors)
+        watch.fold(results)
+        self._results = results
+        return [result for result in results if is_a(result, _COMPUTED)]
+
+    def _weights(self) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+        """Parameters and buffers of modules that can be reached, and are used."""
+        used = {*map(id, self.watch.found.values())}
+        return [
+            (place, name, tensor)
+            for part in held_by(self._fn, *self._leaves)
+            if is_a(part, torch.nn.Module)
+            for place in (part._parameters, part._buffers)
+            if isinstance(place, dict)  # not so in TorchScript
+            for name, tensor in place.items()
+            if id(tensor) in used
+        ]
 
     def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
-        if self._watch is None:
+        errors: list[BaseException] = []
+        while error is not None and error not in errors:  # their frames hold what was made there
+            errors.append(error)
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        if self.watch.tracer is None:
             return ""
-        tracked = self._watch.tracer.tensor_tracker
-        for node in self._watch.tracer.graph.nodes:
+        tracked = self.watch.tracer.tensor_tracker
+        for node in self.watch.tracer.graph.nodes:
             node.meta.clear()
-        self._results, self._watch = [], None
-        errors, seen = [error], set[int]()
-        while errors:  # their frames hold what the code had made
-            error = errors.pop()
-            if error is not None and id(error) not in seen:
-                seen.add(id(error))
-                traceback.clear_frames(error.__traceback__)
-                errors += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+        self._results, self.watch = [], Watch()
         if not any(isinstance(tensor, FakeTensor) for tensor in tracked):
             return ""
         gc.collect()
@@ -245,28 +214,14 @@ class _Attempt:
 
 def _in_other_modes() -> bool:
     """Whether there are modes that this tracing has not made, as that of a default device."""
-    others = [type(mode) for mode in function_modes() if not isinstance(mode, Refusals)]
-    return any(not kind.__module__.startswith("torch.fx.") for kind in others)
-
-
-def _weights(roots: tuple[Any, ...], used: set[int]) -> list[Weight]:
-    """The parameters and buffers of modules that can be reached, and are used."""
-    return [
-        Weight(module, name, tensor)
-        for part in held_by(*roots)
-        if issubclass(type(part), torch.nn.Module)
-        for module in (part._parameters, part._buffers)
-        if isinstance(module, dict)  # not so in TorchScript
-        for name, tensor in module.items()
-        if id(tensor) in used
-    ]
+    kinds = {type(mode) for mode in function_modes()} - {Refusals}
+    return any(not kind.__module__.startswith("torch.fx.") for kind in kinds)
 
 
 def _chances() -> Iterator[tuple[str, Any]]:
     """The generators of random numbers beside torch's that need not be named to be used."""
     yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    if (numpy := sys.modules.get("numpy")) is not None:
         yield "NumPy's random numbers", numpy.random.mtrand._rand
 
 
@@ -284,14 +239,21 @@ def _require_whole(state: State) -> None:
             raise Refused(msg)
 
 
-def _require_known(result: Any) -> None:
-    """Refuse a result in which tensors are hidden, or numbers that only a run has."""
+def _require_known(result: Any, given: tuple[torch.Tensor, ...]) -> None:
+    """Refuse a result in which tensors are hidden, or numbers or attributes that a run lacks."""
+    if is_a(result, FakeTensor) and not any(result is tensor for tensor in given):
+        for name in attributes_of(result):
+            msg = (
+                f"it sets {name} of a tensor that it returns; a run only repeats operators. Set it "
+                f"on what run[...] returns."
+            )
+            raise Refused(msg)
+    kinds = (torch.Tensor, *_COMPUTED)
     hides = is_traceable_wrapper_subclass(result)
-    if isinstance(result, (torch.Tensor, *_COMPUTED)) and not hides:
+    if is_a(result, kinds) and not hides:
         return
     parts = held_by(*(result if is_size(result) else [result]))
-    holds = any(issubclass(type(part), _COMPUTED) for part in parts)
-    if hides or holds or tensors_in(result) or isinstance(result, Iterator):
+    if hides or isinstance(result, Iterator) or any(is_a(part, kinds) for part in parts):
         kind = type(result).__name__
         msg = (
             f"it returns one {kind}, which may hold tensors, or numbers that depend on the data, "
@@ -299,12 +261,6 @@ def _require_known(result: Any) -> None:
             f"torch.export.register_dataclass know {kind}."
         )
         raise Refused(msg)
-
-
-def _is_idle(node: torch.fx.Node) -> bool:
-    """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
-    is_shape = getattr(node.meta.get("val"), "is_meta", False)
-    return is_shape or node.target is operator.getitem or node.target in _IDLE
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
@@ -325,18 +281,12 @@ def _taken_from(tensor: torch.Tensor) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep torch's loggers silent: what it has to say is in the error."""
-    loggers = [
-        logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith("torch") and isinstance(logger, logging.Logger) and not logger.disabled
-    ]
-    for logger in loggers:
-        logger.disabled = True
-    try:
+    with contextlib.ExitStack() as back:
+        for name, logger in [*logging.root.manager.loggerDict.items()]:
+            if name.startswith("torch") and isinstance(logger, logging.Logger):
+                back.callback(setattr, logger, "disabled", logger.disabled)
+                logger.disabled = True
         yield
-    finally:
-        for logger in loggers:
-            logger.disabled = False
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -27,30 +27,26 @@ def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     tensors = [(tensor, tensor.detach().clone()) for tensor in listed.values()]
     defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
     states = [(generator, generator.get_state()) for generator in [*defaults, *state.generators]]
+
+    def give_back() -> None:
+        torch.cuda.synchronize(gpu)
+        for generator, before in states:
+            generator.set_state(before)
+        for tensor, value in tensors:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not _equal(tensor.detach(), value):
+                    tensor.copy_(value)
+        torch.cuda.synchronize(gpu)
+
     try:
         yield [generator for generator in state.generators if generator.device == gpu]
     except BaseException as error:
         try:
-            _give_back(gpu, tensors, states)
+            give_back()
         except Exception as later:
             error.add_note(f"after that, tensors could not be given their values back: {later}")
         raise
-    _give_back(gpu, tensors, states)
-
-
-def _give_back(
-    gpu: torch.device,
-    tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    states: Iterable[tuple[torch.Generator, torch.Tensor]],
-) -> None:
-    torch.cuda.synchronize(gpu)
-    for generator, state in states:
-        generator.set_state(state)
-    for tensor, before in tensors:
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            if not _equal(tensor.detach(), before):
-                tensor.copy_(before)
-    torch.cuda.synchronize(gpu)
+    give_back()
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -12,15 +12,16 @@ from typing import Any, NoReturn
 
 import torch
 from torch.fx.experimental import proxy_tensor
-from torch.overrides import TorchFunctionMode
 
 from autopar.device import synchronize
+from autopar.effects.memory import tensors_of
+from autopar.effects.operators import written_arguments
 from autopar.graph.chance import Chance
 from autopar.graph.known import Known
-from autopar.graph.refused import Refused, is_named, line_of
+from autopar.graph.refused import Refused, line_of
+from autopar.graph.traced_call import origin_of
 from autopar.torch_private import (
     FAKE,
-    TRACES_GENERATORS,
     VIEWS,
     FakeTensor,
     HigherOrderOperator,
@@ -34,54 +35,25 @@ from autopar.torch_private import (
     set_versions,
 )
 
-_DATA_DEPENDENT = torch.Tag.data_dependent_output
-_NUMBERS = {torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__}
+_BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_DETACH = torch.ops.aten.detach.default
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 
-_PRINTS = (
-    "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
-)
-_READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
 _NESTED = (
     "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
     "nn.TransformerEncoder does with enable_nested_tensor=False."
 )
-_REFUSED = {
-    torch.Tensor.__repr__: _PRINTS,
-    torch.Tensor.__format__: _PRINTS,
-    torch.Tensor.numpy: _READS.format("NumPy"),
-    torch.Tensor.__array__: _READS.format("NumPy"),
-    torch.Tensor.__dlpack__: _READS.format("DLPack"),
-    torch.Tensor.tolist: _READS.format("tolist()"),
-    torch.Tensor.__deepcopy__: _READS.format("deepcopy"),
-    torch.Tensor.__reduce_ex__: _READS.format("pickle"),
-    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
-        "it assigns the `data` of a tensor, whose memory the graph knows. Under torch.no_grad(), "
-        "write x.copy_(new)."
-    ),
-}
-
-
-class Refusals(TorchFunctionMode):
-    """Refuses what would read or change tensors without an operator that could be noted."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        with self._watch.keeping(func in _REFUSED or func in _NUMBERS):
-            if func in _REFUSED:
-                raise Refused(_REFUSED[func])
-            return func(*args, **(kwargs or {}))
+_TRACKED = (
+    "it writes, with gradients on, a tensor that was there before, which autograd would track from "
+    "then on; a run only repeats operators. Write it under torch.no_grad(), or write x.detach()."
+)
 
 
 class Watch(TorchDispatchMode):
     """Sees each operator first: refuses some, and shows tensors without memory for all others.
 
     Attributes:
+        tracer: What notes operators, once it has begun.
         found: Tensors that the code found by itself, as a module's parameters, by node.
         refused: The first error that says why the code can't be traced; it may catch that.
         line: Where that was.
@@ -89,58 +61,62 @@ class Watch(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._chance = chance
-        self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
+        self.tracer: Any = None
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
         self.refused: Exception | None = None
         self.line = ""
-        self._mode = get_dispatch_mode(FAKE)
-        self._dtype = torch.get_default_dtype()
-        env = self._mode.shape_env  # of this trace alone
-        self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._known = Known()
 
+    def begin(self, chance: Chance) -> None:
+        """Watch what torch's tracer, which has begun, notes from now on."""
+        self._chance, self._dtype = chance, torch.get_default_dtype()
+        self.tracer = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
+        self._mode = get_dispatch_mode(FAKE)
+        env = self._mode.shape_env  # of this trace alone
+        self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if is_composite(func):  # as in inference mode alone
             with self:
-                return _as_called(func).decompose(*args, **(kwargs or {}))
+                return _as_called(func).decompose(*args, **kwargs)
         with self.keeping():
             _require_traceable(func, args)
             if torch.get_default_dtype() != self._dtype:
                 msg = "it sets torch's default dtype, which no operator shows. Set it before."
                 raise Refused(msg)
             if func in self._mode.lift_fns:
-                result = func(*args, **(kwargs or {}))
-                if not isinstance(args[0], FakeTensor):
-                    self._known.note_literal(result, args[0])
-                return result
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
-        if func in VIEWS:
-            return self._viewed(func, args, kwargs)
-        return self._noted(func, args, kwargs)
+                return self._lifted(args[0])
+            self._require_untracked(func, args, kwargs)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs))
+        result = self._noted(func, args, kwargs)
+        if func not in VIEWS:
+            return result
+        strides = _strides_of_view(args[0], result)
+        if strides == result.stride():
+            return result
+        return self._noted(torch.ops.aten.as_strided.default, (result, result.shape, strides), {})
 
     def _noted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator with tensors without memory, and note it."""
-        decides = _DATA_DEPENDENT in func.tags
+        decides = not _BY_DATA.isdisjoint(func.tags)
         if decides and self._known.has((args, kwargs)):
-            return self._known.call(func, args, kwargs)
+            value = self._known.call(func, args, kwargs)
+            return pytree.tree_map_only(torch.Tensor, self._lifted, value)
         draws = torch.Tag.nondeterministic_seeded in func.tags
-        if draws:
-            with self.keeping():
-                _require_generators(args, kwargs)
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
-            with self.keeping(decides):
+            with self.keeping(decides or draws):
+                generators = self._chance.given((args, kwargs)) if draws else []
                 result = func(*args, **kwargs)
-            if draws:
-                with self.keeping():
-                    self._chance.drawn((args, kwargs), result)
+                if draws:
+                    self._chance.drawn(generators, result)
             self._known.note(func, args, kwargs, result)
             return result
         except Exception:  # which the code may catch: a run must not repeat it
@@ -149,21 +125,24 @@ class Watch(TorchDispatchMode):
                 self.tracer.graph.erase_node(node)
             raise
 
-    def _viewed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Note a view, with the strides that torch has it by when there is memory.
+    def _lifted(self, numbers: torch.Tensor) -> Any:
+        """A tensor without memory for numbers in the code."""
+        result = torch.ops.aten.lift_fresh.default(numbers)
+        if not isinstance(numbers, FakeTensor):
+            self._known.note_literal(result, numbers)
+        return result
 
-        Those of dimensions of size 1 may be others: they tell nothing, but matmul looks at them.
-        """
-        result = self._noted(func, args, kwargs)
-        sizes = result.shape
-        if 1 not in sizes or not all(type(size) is int for size in (*args[0].shape, *sizes)):
-            return result
-        with disable_current_modes():
-            there = torch.empty_strided(args[0].shape, args[0].stride(), device="meta")
-            strides = there.view(sizes).stride()
-        if strides == result.stride():
-            return result
-        return self._noted(torch.ops.aten.as_strided.default, (result, sizes, strides), {})
+    def _require_untracked(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Refuse to write by autograd what was there before: a call would have it tracked after."""
+        writes = any(one.alias_info and one.alias_info.is_write for one in func._schema.returns)
+        given = tensors_of((args, kwargs)) if writes and torch.is_grad_enabled() else []
+        if not any(tensor.requires_grad for tensor in given):
+            return
+        for tensor in tensors_of(written_arguments(func._schema, args, kwargs)):
+            slot = proxy_tensor.get_proxy_slot(tensor, self.tracer, None)
+            origin = "get_attr" if slot is None else origin_of(slot.proxy.node, _DETACH).op
+            if origin == "get_attr" or (origin == "placeholder" and not tensor.requires_grad):
+                raise Refused(_TRACKED)
 
     @contextlib.contextmanager
     def keeping(self, keeps: object = True) -> Iterator[None]:
@@ -171,18 +150,26 @@ class Watch(TorchDispatchMode):
         try:
             yield
         except Exception as error:
-            if keeps and self.refused is None and not is_named(traceback.walk_stack(None)):
+            if keeps and self.refused is None:
                 self.refused, self.line = error, line_of(traceback.walk_stack(None))
             raise
 
-    def refuse(self, msg: str) -> Callable[..., NoReturn]:
-        """What refuses the code, with a message, where it would call something else."""
+    def insist(self, call: Callable[[], Any]) -> Any:
+        """What a function returns, unless it was refused, whatever came of that."""
+        value = None
+        try:
+            value = call()
+        except Exception:
+            if self.refused is None:
+                raise
+        if self.refused is not None:
+            raise self.refused
+        return value
 
-        def call(*args: Any, **kwargs: Any) -> NoReturn:
-            with self.keeping():
-                raise Refused(msg)
-
-        return call
+    def refuse(self, msg: str, *_: Any, **__: Any) -> NoReturn:
+        """Refuse the code, with a message, where it would call something else."""
+        with self.keeping():
+            raise Refused(msg)
 
     def _guarded(self, *args: Any, **kwargs: Any) -> Any:
         """Decide by a number, or refuse that if only a run has it."""
@@ -217,11 +204,21 @@ class Watch(TorchDispatchMode):
     def end(self) -> None:
         """Take back that torch has counted changes of tensors, which there were none of."""
         del self._mode.shape_env.evaluate_expr
-        changed = {
-            tensor: version for tensor, version in self._versions if tensor._version != version
-        }
+        changed = [both for both in self._versions if both[0]._version != both[1]]
         if changed:
-            set_versions(tuple(changed), tuple(changed.values()))
+            set_versions(*map(tuple, zip(*changed, strict=True)))
+
+
+def _strides_of_view(tensor: torch.Tensor, view: torch.Tensor) -> tuple[int, ...]:
+    """The strides that torch has a view by when there is memory.
+
+    Those of dimensions of size 1 may be others: they tell nothing, but matmul looks at them.
+    """
+    if 1 not in view.shape or not all(type(size) is int for size in (*tensor.shape, *view.shape)):
+        return view.stride()
+    with disable_current_modes():
+        there = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+        return there.view(view.shape).stride()
 
 
 @functools.cache
@@ -230,17 +227,6 @@ def _as_called(func: Any) -> Any:
     operator = copy.copy(func)
     operator.py_kernels = {}
     return operator
-
-
-def _require_generators(args: Any, kwargs: Any) -> None:
-    """Refuse an operator that is given a generator where torch has no place for it in a graph."""
-    given = any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs)))
-    if given and not TRACES_GENERATORS:
-        msg = (
-            f"torch {torch.__version__} traces no operator that is given a generator. Let it draw "
-            f"from the default one, or install torch 2.13."
-        )
-        raise Refused(msg)
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
