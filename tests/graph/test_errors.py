@@ -125,7 +125,7 @@ def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
     monkeypatch.setattr(Lane, "submit", no_second)
     try:
         with pytest.raises(RuntimeError, match="new thread"):
-            in_time(graph.run, timeout_s=2)
+            in_time(graph.run)
     except AssertionError:
         work, args = runs[1]
         work.__self__.stop()
