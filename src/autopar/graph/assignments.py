@@ -32,14 +32,11 @@ def assignments(changes: Iterable[Change]) -> list[Assignment]:
     assigned = []
     for name, old, new in changes:
         are_tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
-        if not (are_tensors and _form(old) == _form(new)):
+        forms = ("shape", "dtype", "device", "layout")
+        if not (are_tensors and all(getattr(old, at) == getattr(new, at) for at in forms)):
             raise Refused(_refusal(name, old, new))
         assigned.append(Assignment(name, old, new))
     return assigned
-
-
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
 def _refusal(name: str, old: Any, new: Any) -> str:
@@ -78,23 +75,17 @@ def copy_back(assigned: list[Assignment], before: State, results: list[Any], wat
     """
     if not assigned:
         return
-
-    def memory_of(tensor: torch.Tensor) -> object:
-        return memory_key(watch.shown(tensor))
-
     owners = [("its result", value) for value in results if isinstance(value, torch.Tensor)]
     owners += before.tensors + [(name, new) for name, _, new in assigned]
     lying = defaultdict[object, set[tuple[str, int]]](set)
     for name, tensor in owners:
         if tensor.layout == torch.strided:
-            lying[memory_of(tensor)].add((name, id(tensor)))
+            lying[memory_key(watch.shown(tensor))].add((name, id(tensor)))
     with torch.no_grad():
         for name, old, new in assigned:
-            others = (lying[memory_of(old)] | lying[memory_of(new)]) - {
-                (name, id(old)),
-                (name, id(new)),
-            }
-            if others:
+            own = {(name, id(old)), (name, id(new))}
+            beside = set().union(*(lying[memory_key(watch.shown(one))] for one in (old, new)))
+            if others := beside - own:
                 msg = (
                     f"it sets {name}, and what was or is there lies in memory that is also that of "
                     f"{min(others)[0]}: a run only copies the one into the other. Call it once "

@@ -13,8 +13,9 @@ from autopar.device import new_stream
 from autopar.effects.memory import Closed, is_size
 from autopar.effects.task import Task
 from autopar.graph.node import Node
+from autopar.graph.plan import Plan
 from autopar.graph.run import require_tasks
-from autopar.graph.schedule import Job, Resource, Schedule, schedule
+from autopar.graph.schedule import Resource, Schedule, schedule
 from autopar.graph.unchanged import unchanged
 from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
@@ -96,22 +97,21 @@ class Captured(Closed):
         return value
 
 
-def captured(
-    nodes: tuple[Node, ...], costs_s: Sequence[float], inputs: Iterable[torch.Tensor]
-) -> Captured:
-    """Capture some nodes, on one stream and on several, and keep what is the quickest."""
-    with torch.cuda.device(gpu_of(nodes)):
-        held, static = _with_static(nodes, list(inputs))
+def captured(plan: Plan, inputs: Iterable[torch.Tensor]) -> Captured:
+    """Capture a plan's nodes, on one stream and on several, and keep what is the quickest."""
+    jobs = [job._replace(resource="gpu") for job in plan.schedule.jobs]
+    with torch.cuda.device(gpu_of(plan.nodes)):
+        held, static = _with_static(plan.nodes, list(inputs))
         with unchanged(held) as generators:
-            tries = [
-                _capture(held, _ordered(held, costs_s, branches), static, branches, generators)
-                for branches in (1, *BRANCHES)
-                if branches <= len(held)
-            ]
+            tries = []
+            for branches in (1, *BRANCHES):
+                if branches <= len(held):
+                    order = schedule(jobs, {"gpu": Resource(branches, branches)}, tries=0)
+                    tries.append(_capture(held, order, static, branches, generators))
             trials = _in_turn(tries)
-    best = min(tries, key=lambda attempt: trials[attempt.branches].median_s)
-    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
-    chosen = best if gains else tries[0]
+    chain, best = tries[0], min(tries, key=lambda attempt: trials[attempt.branches].median_s)
+    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[chain.branches].median_s
+    chosen = best if gains else chain
     chosen.trials = trials
     return chosen
 
@@ -157,13 +157,6 @@ def _with_static(
 
     held = tuple(replace(node, leaves=tuple(map(held_in, node.leaves))) for node in nodes)
     return held, [static[id(tensor)] for tensor in inputs]
-
-
-def _ordered(nodes: tuple[Node, ...], costs_s: Sequence[float], branches: int) -> Schedule:
-    jobs = [
-        Job(node.name, "gpu", costs_s[node.number], tuple(sorted(node.before))) for node in nodes
-    ]
-    return schedule(jobs, {"gpu": Resource(branches, branches)}, tries=0)
 
 
 def _capture(

@@ -12,7 +12,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -49,18 +49,6 @@ class Execution(Closed):
         audit: What observes the tasks, in a run in order.
         alone: Whether a run in order takes a GPU's times on the device, behind something that
             keeps it busy while the host launches.
-
-    Attributes:
-        steps: What each thread does.
-        streams: By lane on a GPU that a launcher has, its stream.
-        results: By node, as what follows; behind them is what steps are given besides.
-        starts: When each node began, none where it did not.
-        ends: When each node ended.
-        issued: Whether each node is run, queued or given up.
-        workers: What the threads do, by their names.
-        errors: The first is what has ended the run early, with the node that has raised it, if one
-            has; nothing is begun once it is there.
-        seen: Threads that have got the first error.
     """
 
     def __init__(
@@ -75,25 +63,27 @@ class Execution(Closed):
         alone: bool = False,
     ) -> None:
         count, self._start_s = len(plan.nodes), time.perf_counter()
-        self.plan = plan
+        self.plan, self.in_order = plan, in_order
         self.steps, constants = plan.steps_in_order if in_order else plan.steps
-        self.streams: Mapping[str, torch.cuda.Stream] = {}
+        # By node, as what follows; behind them is what steps are given besides.
         self.results: list[Any] = [None] * count + constants
-        self.starts: list[Moment | None] = [None] * count
+        self.starts: list[Moment | None] = [None] * count  # none where it did not begin
         self.ends: list[Moment | None] = [None] * count
-        self.workers: dict[str, Handle[None]] = {}
+        self.issued = bytearray(count)  # whether it is run, queued or given up
+        self.workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
+        # The first has ended the run early, raised by a node or by none; nothing is begun then.
         self.errors: list[tuple[BaseException, Node | None]] = []
-        self.seen = set[int]()
         self._wall_s = float("nan")  # from the start to the end, once it is there
         self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
-        self.in_order, self._audit = in_order, audit
-        self.issued = bytearray(count)
-        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
+        self._audit = audit
+        self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
+        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
+        self._seen = set[int]()  # threads that have got the first error
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
-        self.streams, gpus = streams, set(self.plan.gpu_of_lane.values())
+        self._streams, gpus = streams, set(self.plan.gpu_of_lane.values())
         self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
         if self.in_order:
             synchronize(*gpus)
@@ -153,8 +143,13 @@ class Execution(Closed):
         share = self.steps[host]
         with contextlib.nullcontext() if self._tracks else torch.no_grad():
             if self.in_order:
-                self._do_in_order(share)
-            elif share[0].lane in self.streams:
+                on_gpu = lambda step: bool(self.plan.nodes[step.job].gpus)  # noqa: E731
+                for is_on_gpu, steps in itertools.groupby(share, on_gpu):
+                    if is_on_gpu:
+                        self._do_each(steps, self._do_on_gpu)
+                    else:
+                        self._do_all([*steps])
+            elif share[0].lane in self._streams:
                 begun = set[torch.cuda.Stream]()
                 self._do_each(self._with_calls(share), functools.partial(self._launch, begun))
                 for stream in begun:
@@ -185,7 +180,9 @@ class Execution(Closed):
                 job, call, values, waits, done, _ = step
                 if waits:
                     for wait in waits:
-                        self._wait_for_end(wait)
+                        self.wait_until_issued(wait)
+                        if isinstance(end := ends[wait], torch.cuda.Event):
+                            end.synchronize()
                     begun = now()
                 if errors:
                     break
@@ -242,40 +239,25 @@ class Execution(Closed):
 
     def _launch(self, begun: set[torch.cuda.Stream], step: Step) -> None:
         """Queue a task or copy on a stream."""
-        job, stream = step.job, self.streams[step.lane]
+        job, stream = step.job, self._streams[step.lane]
         torch.cuda.set_stream(stream)
         if stream not in begun:  # what the caller had queued comes first
             begun.add(stream)
             stream.wait_event(self._ready[stream.device])
-        if self.errors:
-            return
         for wait in step.waits:
             self.wait_until_issued(wait)
-            end = self.ends[wait]
-            if isinstance(end, torch.cuda.Event):
+            if isinstance(end := self.ends[wait], torch.cuda.Event):
                 stream.wait_event(end)
         if self.errors:
             return
-        self.starts[job] = self._clock(stream)()
-        call: Any = step.call
-        self.results[job] = call(*step.values(self.results))
-        if self._timed or not (self._asked or job in self.plan.awaited):
-            self.ends[job] = self._clock(stream)()
-        else:
-            self.ends[job] = stream.record_event()
+        now, is_awaited = self._clock(stream), self._asked or job in self.plan.awaited
+        self.starts[job] = now()
+        self.results[job] = step.call(*step.values(self.results))  # type: ignore[misc]
+        self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
     def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
         """What tells when a stream comes to the present point, if that is to be known."""
         return functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
-
-    def _do_in_order(self, share: Sequence[Step]) -> None:
-        """Do all in this thread, waiting for each before the next."""
-        nodes = self.plan.nodes
-        for on_gpu, steps in itertools.groupby(share, lambda step: bool(nodes[step.job].gpus)):
-            if on_gpu:
-                self._do_each(steps, self._do_on_gpu)
-            else:
-                self._do_all([*steps])
 
     def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
@@ -310,12 +292,6 @@ class Execution(Closed):
         self.issued[number] = True  # before the look at who waits, as they look after they wait
         if lock := self._awaited.pop(number, None):
             lock.release()
-
-    def _wait_for_end(self, number: int) -> None:
-        self.wait_until_issued(number)
-        end = self.ends[number]
-        if isinstance(end, torch.cuda.Event):
-            end.synchronize()
 
 
 class AwaitedNode(NamedTuple):

@@ -30,8 +30,8 @@ _MOST_ROUNDS, _ENOUGH_S = 15, 0.2  # more rounds than were asked for, as long as
 class LaneCounts(NamedTuple):
     """How many lanes a plan has."""
 
-    cpu_lanes: int
-    streams: int  # of each GPU
+    cpu_lanes: int = 1
+    streams: int = 1  # of each GPU
 
 
 class GraphLanes:
@@ -44,12 +44,13 @@ class GraphLanes:
     """
 
     def __init__(self, cpu_lanes: int | None, streams: int | None) -> None:
-        few = {"cpu_lanes": 1, "streams": 1}
-        many = {"cpu_lanes": min(_CPU_LANES, os.cpu_count() or 1), "streams": _STREAMS}
-        for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams)):
-            if count is not None:
-                few[name] = many[name] = whole_number(name, count, most=_MOST)
-        self.few, self.many = LaneCounts(**few), LaneCounts(**many)
+        most = LaneCounts(min(_CPU_LANES, os.cpu_count() or 1), _STREAMS)
+        given = {
+            name: whole_number(name, count, most=_MOST)
+            for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams))
+            if count is not None
+        }
+        self.few, self.many = LaneCounts(**given), most._replace(**given)
         self.best: LaneCounts | None = None
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
@@ -58,12 +59,10 @@ class GraphLanes:
 
     def that_differ(self, nodes: Sequence[Node]) -> list[LaneCounts]:
         """The fewest, and the most where that makes a difference to some nodes."""
-        kinds = {node.device.type for node in nodes}
-        used = {
-            (one.cpu_lanes * ("cpu" in kinds), one.streams * ("cuda" in kinds)): one
-            for one in (self.few, self.many)
-        }
-        return [*used.values()]
+        kinds, few, many = {node.device.type for node in nodes}, self.few, self.many
+        more_cpu_lanes = "cpu" in kinds and few.cpu_lanes < many.cpu_lanes
+        more_streams = "cuda" in kinds and few.streams < many.streams
+        return [few, many] if more_cpu_lanes or more_streams else [few]
 
     def __enter__(self) -> Self:
         if self._kept is not None:
@@ -96,12 +95,13 @@ class GraphLanes:
             )
             raise RuntimeError(msg)
         with contextlib.ExitStack() as opened:
-            streams = {} if here or run.in_order else self._streams_of(run.plan.gpu_of_lane)
-            lanes = {} if here else self._lanes_for(run, streams, opened)
+            lanes: dict[str, Lane] = {}
             try:
                 if here:
                     run.do_here()
                 else:
+                    streams = {} if run.in_order else self._streams_of(run.plan.gpu_of_lane)
+                    lanes = self._lanes_for(run, streams, opened)
                     run.start(lanes, streams)
                 yield
                 run.wait()
@@ -112,6 +112,13 @@ class GraphLanes:
                 for lane in lanes.values():
                     lane.wait()
                 run.end()
+
+    def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
+        for lane, gpu in gpu_of_lane.items():
+            if lane not in self._streams:
+                device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
+                self._streams[lane] = new_stream(gpu)
+        return {lane: self._streams[lane] for lane in gpu_of_lane}
 
     def _lanes_for(
         self, run: Run, streams: Mapping[str, Any], opened: contextlib.ExitStack
@@ -127,14 +134,6 @@ class GraphLanes:
                 there[form] = (self._kept or opened).enter_context(lane)
             given[name] = there[form]
         return given
-
-    def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
-        """The streams of a plan's lanes on GPUs, which stay with the graph."""
-        for lane, gpu in gpu_of_lane.items():
-            if lane not in self._streams:
-                device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
-                self._streams[lane] = new_stream(gpu)
-        return {lane: self._streams[lane] for lane in gpu_of_lane}
 
 
 def fastest(

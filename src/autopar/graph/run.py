@@ -100,11 +100,11 @@ class Run(Execution):
         """
         for worker in self.workers.values():
             worker.wait()
-        if self.errors and self.errors[0][1] and threading.get_ident() not in self.seen:
+        if self.errors and self.errors[0][1] and threading.get_ident() not in self._seen:
             self._raise_error()
 
     def _raise_error(self) -> None:
-        self.seen.add(threading.get_ident())
+        self._seen.add(threading.get_ident())
         raise self.errors[0][0]
 
     @property
@@ -131,9 +131,8 @@ class Run(Execution):
                     f"launches and are taken if asked for; expected run(timed=True). Run it so."
                 )
                 raise RuntimeError(msg)
-            lane, kind = lane_of[node.number], "copy" if node.fn is None else "compute"
-            start_s, end_s = _time_s(node, start), _time_s(node, end)
-            spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), kind)
+            lane, start_s, end_s = lane_of[node.number], _time_s(node, start), _time_s(node, end)
+            spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), node.kind)
         return spans
 
     @property

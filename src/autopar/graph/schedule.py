@@ -9,6 +9,7 @@ the ends that they name, and for nothing else.
 from __future__ import annotations
 
 import heapq
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,14 +138,15 @@ def schedule(
         tries = min(_MOST_TRIES, _TRIED_JOBS // max(1, len(jobs)))
     floor_s, chance = limit_s(jobs, resources), random.Random(0)
     for number in range(tries):
-        if _makespan_s(best) <= floor_s * _NO_MORE:
+        if best[0] <= floor_s * _NO_MORE:
             break
         spread_s = _SPREADS[number % len(_SPREADS)] * max(ranks)
         # All above zero, so that who comes after another has the lower rank of both.
         others_s = [cost_s + spread_s * chance.uniform(0.01, 1) for cost_s in costs_s]
         others = _upward_ranks(jobs, order, others_s)
-        best = min(best, _by_rank(jobs, resources, others, idle=bool(number % 2)), key=_makespan_s)
-    return Schedule(tuple(jobs), _on_lanes(jobs, resources, best))
+        other = _by_rank(jobs, resources, others, idle=bool(number % 2))
+        best = min(best, other, key=operator.itemgetter(0))
+    return Schedule(tuple(jobs), _on_lanes(jobs, resources, best[1]))
 
 
 def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
@@ -195,18 +197,16 @@ def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
             raise ValueError(msg)
 
 
-def _makespan_s(placed: list[Placed]) -> float:
-    return max((end_s for _, end_s, _ in placed), default=0.0)
-
-
 def _by_rank(
     jobs: Sequence[Job],
     resources: dict[str, Resource],
     ranks: Sequence[float],
     *,
     idle: bool = False,
-) -> list[Placed]:
+) -> tuple[float, list[Placed]]:
     """Simulate jobs that are begun by rank, the highest first, as their resources come free.
+
+    Returns when the last one ends, and where all are.
 
     If `idle`, a resource waits for the next by rank where another job is ready before that.
     """
@@ -237,7 +237,7 @@ def _by_rank(
             ended.append(heapq.heappop(running)[1])
             free[jobs[ended[-1]].resource] += 1
         sorter.done(*ended)
-    return placed
+    return now_s, placed
 
 
 def _on_lanes(
@@ -264,7 +264,7 @@ def _on_lanes(
         past = dict(ended[last[lane]]) if lane in last else {}
         waits = []
         for before in sorted(set(job.after), key=lambda before: at[before][1], reverse=True):
-            if not _is_past(past, *at[before]):
+            if past.get(at[before][0], -1) < at[before][1]:
                 waits.append(before)
                 _go_past(past, ended[before])
         at[number] = lane, len(entries)
@@ -272,10 +272,6 @@ def _on_lanes(
         last[lane], ended[number], free_s[lane] = number, past, end_s
         entries.append(Entry(number, lane, tuple(sorted(waits)), start_s, end_s))
     return tuple(entries)
-
-
-def _is_past(past: dict[str, int], lane: str, place: int) -> bool:
-    return past.get(lane, -1) >= place
 
 
 def _go_past(past: dict[str, int], other: dict[str, int]) -> None:
@@ -309,7 +305,7 @@ def faults(schedule: Schedule) -> list[str]:
         wrong += [
             f"{name!r} does not wait for {jobs[before].name!r}"
             for before in jobs[entry.job].after
-            if not _is_past(past, *at[before])
+            if past.get(at[before][0], -1) < at[before][1]
         ]
         past[entry.lane] = place
         ended[entry.job], last[entry.lane] = past, entry.job

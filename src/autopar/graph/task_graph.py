@@ -289,10 +289,8 @@ class TaskGraph(Closed):
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
                 stream is being captured.
         """
-        plan = self.plan()
-        costs_s = [job.cost_s for job in plan.schedule.jobs]
         with torch.set_grad_enabled(self._is_tracked()):
-            return captured(plan.nodes, costs_s, inputs)
+            return captured(self.plan(), inputs)
 
     def __repr__(self) -> str:
         lanes = self._lanes.many.cpu_lanes
