@@ -66,13 +66,13 @@ class Execution(Closed):
         self.plan, self.in_order = plan, in_order
         self.steps, constants = plan.steps_in_order if in_order else plan.steps
         # By node, as what follows; behind them is what steps are given besides.
-        self.results: list[Any] = [None] * count + constants
-        self.starts: list[Moment | None] = [None] * count  # none where it did not begin
-        self.ends: list[Moment | None] = [None] * count
-        self.issued = bytearray(count)  # whether it is run, queued or given up
-        self.workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
+        self._results: list[Any] = [None] * count + constants
+        self._starts: list[Moment | None] = [None] * count  # none where it did not begin
+        self._ends: list[Moment | None] = [None] * count
+        self._issued = bytearray(count)  # whether it is run, queued or given up
+        self._workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
         # The first has ended the run early, raised by a node or by none; nothing is begun then.
-        self.errors: list[tuple[BaseException, Node | None]] = []
+        self._errors: list[tuple[BaseException, Node | None]] = []
         self._wall_s = float("nan")  # from the start to the end, once it is there
         self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
         self._audit = audit
@@ -90,17 +90,17 @@ class Execution(Closed):
         try:
             for host in self.steps:
                 name = f"a run on {host}"
-                self.workers[host] = lanes[host].submit(self._work, host, name=name)
+                self._workers[host] = lanes[host].submit(self._work, host, name=name)
         except BaseException:
             self.break_off()
-            for share in list(self.steps.values())[len(self.workers) :]:
+            for share in list(self.steps.values())[len(self._workers) :]:
                 self._give_up(share)
             raise
 
     def do_here(self) -> None:
         """Do the only share there is in the calling thread; others may wait for it meanwhile."""
         (host,), me = self.steps, threading.get_ident()
-        handle = self.workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
+        handle = self._workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
         try:
             caller_modes().call(copy_context().run, self._work, host)
         finally:
@@ -109,21 +109,21 @@ class Execution(Closed):
     def end(self) -> None:
         """Note that all threads are done."""
         self._wall_s = time.perf_counter() - self._start_s
-        for worker in self.workers.values():
+        for worker in self._workers.values():
             worker.issued.set_result(None)  # if Ctrl-C came between
 
     def break_off(self) -> None:
         """Begin nothing more."""
-        self.errors.append((RuntimeError("the run was broken off"), None))
+        self._errors.append((RuntimeError("the run was broken off"), None))
 
     def wait_until_issued(self, number: int, look: Callable[[], None] | None = None) -> None:
         """Wait until a node is run, queued or given up; `look` from time to time."""
-        if self.issued[number]:
+        if self._issued[number]:
             return
         lock = threading.Lock()
         lock.acquire()
         lock = self._awaited.setdefault(number, lock)
-        if self.issued[number]:  # it may not have been seen
+        if self._issued[number]:  # it may not have been seen
             return
         if look is None:
             awaited[threading.get_ident()] = AwaitedNode(self, number)  # for those who look
@@ -170,8 +170,8 @@ class Execution(Closed):
         worker to sleep, which costs more than all that is done here. So this is one loop, and does
         as little as it can between two tasks: a task begins when the one before it ends.
         """
-        nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        issued, awaited, errors = self.issued, self._awaited, self.errors
+        nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
+        issued, awaited, errors = self._issued, self._awaited, self._errors
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
         looks = now is time.perf_counter and self.plan.may_use_gpus
         step, begun = share[0], now()
@@ -219,17 +219,17 @@ class Execution(Closed):
     def _call(self, number: int) -> Any:
         """Run a task, held to what it has said, and observed by an audit or named for tools."""
         node = self.plan.nodes[number]
-        call = functools.partial(self.plan.guard.call, node, self.results)
+        call = functools.partial(self.plan.guard.call, node, self._results)
         if self._audit is not None:
-            return self._audit.call(node, call, self.results)
+            return self._audit.call(node, call, self._results)
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
             return call()
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Keep what a node has raised, and say on it where that was, if it is the first."""
         node = self.plan.nodes[step.job]
-        self.errors.append(failed := (error, node))
-        if self.errors[0] is failed:
+        self._errors.append(failed := (error, node))
+        if self._errors[0] is failed:
             note(error, f"in task {node.name!r} on lane {step.lane!r} ({node.device})")
 
     def _give_up(self, share: Iterable[Step]) -> None:
@@ -246,14 +246,14 @@ class Execution(Closed):
             stream.wait_event(self._ready[stream.device])
         for wait in step.waits:
             self.wait_until_issued(wait)
-            if isinstance(end := self.ends[wait], torch.cuda.Event):
+            if isinstance(end := self._ends[wait], torch.cuda.Event):
                 stream.wait_event(end)
-        if self.errors:
+        if self._errors:
             return
         now, is_awaited = self._clock(stream), self._asked or job in self.plan.awaited
-        self.starts[job] = now()
-        self.results[job] = step.call(*step.values(self.results))  # type: ignore[misc]
-        self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
+        self._starts[job] = now()
+        self._results[job] = step.call(*step.values(self._results))  # type: ignore[misc]
+        self._ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
     def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
         """What tells when a stream comes to the present point, if that is to be known."""
@@ -261,7 +261,7 @@ class Execution(Closed):
 
     def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
-        if self.errors:
+        if self._errors:
             return
         number, node = step.job, self.plan.nodes[step.job]
         start: Moment = time.perf_counter()
@@ -270,26 +270,26 @@ class Execution(Closed):
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self.results[number] = self._call(number)
+            self._results[number] = self._call(number)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it
             end = time.perf_counter()
-        self.starts[number], self.ends[number] = start, end
+        self._starts[number], self._ends[number] = start, end
 
     def _do_each(self, share: Iterable[Step], do: Callable[[Step], None]) -> None:
         for step in share:
             try:
                 do(step)
                 for number in step.done:
-                    self.results[number] = None
+                    self._results[number] = None
             except BaseException as error:
                 self._fail(step, error)
             self._issue(step.job)
 
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
-        self.issued[number] = True  # before the look at who waits, as they look after they wait
+        self._issued[number] = True  # before the look at who waits, as they look after they wait
         if lock := self._awaited.pop(number, None):
             lock.release()
 
@@ -302,13 +302,13 @@ class AwaitedNode(NamedTuple):
 
     def is_issued(self) -> bool:
         """Whether nobody has to wait for it any more."""
-        return bool(self.execution.issued[self.number])
+        return bool(self.execution._issued[self.number])
 
     def waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what that waits for."""
         for host, share in self.execution.steps.items():
-            if any(step.job == self.number for step in share) and host in self.execution.workers:
-                return self.execution.workers[host].waits_for()
+            if any(step.job == self.number for step in share) and host in self.execution._workers:
+                return self.execution._workers[host].waits_for()
         return None  # it has not begun
 
     def __str__(self) -> str:

@@ -63,26 +63,26 @@ class Run(Execution):
         if task.graph is not self.plan.graph or number >= len(self.plan.nodes):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        workers = [worker for worker in self.workers.values() if not worker.done()]
+        workers = [worker for worker in self._workers.values() if not worker.done()]
         if threading.get_ident() in [worker.waits_for() for worker in workers]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."
             )
             raise RuntimeError(msg)
-        if not self.issued[number]:
+        if not self._issued[number]:
             node = AwaitedNode(self, number)
             wait_for(node, lambda look: self.wait_until_issued(number, look))
-        end = self.ends[number]
+        end = self._ends[number]
         if end is None:
             self._raise_for(number)
         if isinstance(end, torch.cuda.Event):
             wait_for_event(end)
-        return self.results[number]
+        return self._results[number]
 
     def _raise_for(self, number: int) -> None:
         """Say why a node has no result."""
-        error, failed = self.errors[0]
+        error, failed = self._errors[0]
         why = "the run was broken off"
         if failed is not None:
             if failed.number == number:
@@ -98,14 +98,14 @@ class Run(Execution):
         Raises:
             Exception: What the first task to fail raised, with a note that names it.
         """
-        for worker in self.workers.values():
+        for worker in self._workers.values():
             worker.wait()
-        if self.errors and self.errors[0][1] and threading.get_ident() not in self._seen:
+        if self._errors and self._errors[0][1] and threading.get_ident() not in self._seen:
             self._raise_error()
 
     def _raise_error(self) -> None:
         self._seen.add(threading.get_ident())
-        raise self.errors[0][0]
+        raise self._errors[0][0]
 
     @property
     def wall_s(self) -> float:
@@ -119,10 +119,10 @@ class Run(Execution):
         Raises:
             RuntimeError: It has tasks on a GPU, and was run without `timed=True`.
         """
-        for worker in self.workers.values():
+        for worker in self._workers.values():
             worker.wait()
         lane_of, spans = {entry.job: entry.lane for entry in self.plan.schedule.entries}, {}
-        for node, start, end in zip(self.plan.nodes, self.starts, self.ends, strict=True):
+        for node, start, end in zip(self.plan.nodes, self._starts, self._ends, strict=True):
             if start is None or end is None:
                 continue
             if start != start:  # it is no number: nobody has asked for it
@@ -163,8 +163,8 @@ class Run(Execution):
 
     def __repr__(self) -> str:
         state = "under way"
-        if self.errors:
-            _, failed = self.errors[0]
+        if self._errors:
+            _, failed = self._errors[0]
             state = "broken off" if failed is None else f"failed in task {failed.name!r}"
         elif self.wall_s == self.wall_s:  # it is a number
             state = f"done in {format_seconds(self.wall_s)}"
