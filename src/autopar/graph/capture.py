@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ _ROUNDS = 15
 _WARM_UPS = 2
 
 
+@dataclass(eq=False, repr=False)
 class Captured(Closed):
     """A CUDA graph of a task graph's work; `replay` runs it as a whole.
 
@@ -43,20 +44,12 @@ class Captured(Closed):
     ...     captured = graph.capture().replay()
     """
 
-    def __init__(
-        self,
-        cuda_graph: torch.cuda.CUDAGraph,
-        nodes: tuple[Node, ...],
-        results: list[Any],
-        inputs: list[torch.Tensor],
-        branches: int,
-    ) -> None:
-        self.branches = branches
-        self.trials: dict[int, Measurement] = {}
-        self._cuda_graph = cuda_graph
-        self._nodes = nodes  # whose tensors each replay reads where they lie
-        self._results = results
-        self._inputs = inputs
+    _cuda_graph: torch.cuda.CUDAGraph
+    _nodes: tuple[Node, ...]  # whose tensors each replay reads where they lie
+    _results: list[Any]
+    _inputs: list[torch.Tensor]
+    branches: int
+    trials: dict[int, Measurement] = field(default_factory=dict)
 
     def replay(self, *inputs: torch.Tensor) -> Captured:
         """Copy new inputs in, and run all tasks; returns at once, on the current stream.

@@ -7,7 +7,7 @@ import itertools
 import operator
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ import torch
 
 from autopar.effects.memory import Closed
 from autopar.graph.guard import Guard
-from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
+from autopar.graph.program import Program
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
@@ -246,15 +246,17 @@ class Plan(Closed):
 
 def planned(
     graph: object,
-    nodes: Sequence[Node],
-    hazards: Hazards,
-    *,
-    cpu_lanes: int,
-    streams: int,
+    program: Program,
+    lanes: tuple[int, int],
     measured_s: Mapping[int, float],
-    inner: Iterable[int] = (),
+    *,
+    tracks: bool,
 ) -> Plan:
-    """The plan of a graph's nodes on so many CPU lanes, by costs that were given or measured."""
+    """The plan of a graph's program on so many CPU lanes, and streams of each GPU.
+
+    Costs are those that were given, or else measured. `tracks` says whether autograd is on.
+    """
+    nodes, (cpu_lanes, streams) = program.in_order(tracks=tracks), lanes
     guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
     known_s = {**measured_s, **given_s}
@@ -266,9 +268,9 @@ def planned(
     for node in nodes:
         here = Resource(streams) if node.gpus else Resource(cpu_lanes, cpu_lanes)
         resources[node.resource] = Resource() if node.fn is None else here
-    known, guard = len(known_s) == len(nodes), Guard(nodes, hazards)
-    order = schedule(jobs, resources)
-    return Plan(tuple(nodes), order, resources, guard, known, frozenset(inner), graph)
+    order, guard = schedule(jobs, resources), Guard(nodes, program.hazards)
+    known, inner = len(known_s) == len(nodes), frozenset(program.inner)
+    return Plan(tuple(nodes), order, resources, guard, known, inner, graph)
 
 
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -341,11 +341,5 @@ class TaskGraph(Closed):
         """The plan with some numbers of lanes, or with those that were the fastest."""
         if lanes is None:  # few for traced code
             lanes = self._lanes.best or (self._lanes.many if self._tracks else self._lanes.few)
-        return planned(
-            self,
-            self._program.in_order(tracks=self._is_tracked()),
-            self._program.hazards,
-            inner=self._program.inner,
-            measured_s=self._measured_s.get(lanes, {}),
-            **lanes._asdict(),
-        )
+        measured_s = self._measured_s.get(lanes, {})
+        return planned(self, self._program, lanes, measured_s, tracks=self._is_tracked())
