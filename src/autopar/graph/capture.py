@@ -104,9 +104,7 @@ def captured(plan: Plan, inputs: Iterable[torch.Tensor]) -> Captured:
             trials = _in_turn(tries)
     chain, best = tries[0], min(tries, key=lambda attempt: trials[attempt.branches].median_s)
     gains = trials[best.branches].median_s < (1 - _GAIN) * trials[chain.branches].median_s
-    chosen = best if gains else chain
-    chosen.trials = trials
-    return chosen
+    return replace(best if gains else chain, trials=trials)
 
 
 def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
@@ -281,17 +279,14 @@ def _issue(
 
 def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
     """Time a replay of each, one round after the other."""
-    samples: list[list[float]] = [[] for _ in tries]
+    samples: dict[int, list[float]] = {attempt.branches: [] for attempt in tries}
     for _ in range(_ROUNDS):
-        for times_s, attempt in zip(samples, tries, strict=True):
+        for attempt in tries:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             attempt.replay()
             start.record()
             attempt.replay()
             end.record()
             end.synchronize()
-            times_s.append(start.elapsed_time(end) / 1e3)
-    return {
-        attempt.branches: Measurement(f"{attempt.branches} branches", tuple(times_s))
-        for attempt, times_s in zip(tries, samples, strict=True)
-    }
+            samples[attempt.branches].append(start.elapsed_time(end) / 1e3)
+    return {n: Measurement(f"{n} branches", tuple(times_s)) for n, times_s in samples.items()}
