@@ -93,7 +93,7 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
 def test_plans_have_the_lanes_with_which_runs_were_faster(
     monkeypatch, one_s, four_s, lanes, cost_s
 ):
-    monkeypatch.setattr("autopar.graph.lane_counts.os.cpu_count", lambda: 4)
+    monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)
     wall_s = {1: one_s, 4: four_s}
     monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: wall_s[run.plan.cpu_lanes]))
     graph = ap.TaskGraph()
@@ -106,7 +106,7 @@ def test_plans_have_the_lanes_with_which_runs_were_faster(
 
 def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch):
     """As the first runs are slow, those that were all measured first would seem to be slower."""
-    monkeypatch.setattr("autopar.graph.lane_counts.os.cpu_count", lambda: 4)
+    monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)
     walls_s = itertools.chain([9.0] * 6, itertools.repeat(1.0))
     monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: next(walls_s)))
     graph = ap.TaskGraph()

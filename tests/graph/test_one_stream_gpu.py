@@ -39,6 +39,13 @@ def test_times_are_there_for_those_who_ask():
     assert len(run.timeline.spans) == len(graph.plan().nodes)
 
 
+def test_a_run_is_on_the_current_stream_after_one_that_a_launcher_had():
+    graph, result = TaskGraph.trace(code, torch.rand(64, 64, device="cuda"))
+    with graph.start() as run:
+        started = run[result]
+    assert torch.equal(graph.run()[result], started)
+
+
 def test_after_measuring_it_has_the_streams_with_which_it_was_faster():
     def two(x, y):
         return code(x), code(y)

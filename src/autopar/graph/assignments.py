@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,31 +15,19 @@ from autopar.graph.refused import Refused
 from autopar.graph.watch import Watch
 
 
-class Assignment(NamedTuple):
-    """A tensor, and what is in its place now."""
-
-    name: str
-    old: torch.Tensor
-    new: torch.Tensor
-
-
-def assignments(changes: Iterable[Change]) -> list[Assignment]:
-    """Those that each run can make by a copy; other changes are refused.
+def assignments(changes: Iterable[Change]) -> list[Change]:
+    """Those that each run can make by a copy, which must be all.
 
     Raises:
         ValueError: Something else was changed, or set for the first time.
     """
-    assigned = []
-    for name, old, new in changes:
+    assigned = [*changes]
+    for name, old, new in assigned:
         are_tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
-        if not (are_tensors and _form(old) == _form(new)):
+        form = ("shape", "dtype", "device", "layout")
+        if not (are_tensors and all(getattr(old, at) == getattr(new, at) for at in form)):
             raise Refused(_refusal(name, old, new))
-        assigned.append(Assignment(name, old, new))
     return assigned
-
-
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
 def _refusal(name: str, old: Any, new: Any) -> str:
@@ -49,13 +37,14 @@ def _refusal(name: str, old: Any, new: Any) -> str:
             f"it sets the gradient of {name.removesuffix('.grad')}, of which there is none before. "
             f"Use torch.autograd.grad, which returns gradients, or begin with gradients of zeros."
         )
-    what = f"it changes {name} from {_brief(old)} to {_brief(new)}"
     if old is ABSENT or old is None:
         what = f"it sets {name}, which was {'None' if old is None else 'not there'}"
     elif new is ABSENT:
         what = f"it deletes {name}"
     elif isinstance(old, bytes):
         what = f"it changes {name}"
+    else:
+        what = f"it changes {name} from {_brief(old)} to {_brief(new)}"
     return (
         f"{what}; a run only repeats operators. Call it once before, if it does so in its first "
         f"call only; return the value; or keep it in a tensor that is changed in place."
@@ -69,7 +58,7 @@ def _brief(value: Any) -> str:
     return repr(value) if plain else f"one {type(value).__name__}"
 
 
-def copy_back(assigned: list[Assignment], before: State, results: list[Any], watch: Watch) -> None:
+def copy_back(assigned: list[Change], before: State, results: list[Any], watch: Watch) -> None:
     """Let the code end with copying what it put in tensors' places into those.
 
     Raises:
@@ -78,23 +67,17 @@ def copy_back(assigned: list[Assignment], before: State, results: list[Any], wat
     """
     if not assigned:
         return
-
-    def memory_of(tensor: torch.Tensor) -> object:
-        return memory_key(watch.shown(tensor))
-
     owners = [("its result", value) for value in results if isinstance(value, torch.Tensor)]
     owners += before.tensors + [(name, new) for name, _, new in assigned]
     lying = defaultdict[object, set[tuple[str, int]]](set)
     for name, tensor in owners:
         if tensor.layout == torch.strided:
-            lying[memory_of(tensor)].add((name, id(tensor)))
+            lying[memory_key(watch.shown(tensor))].add((name, id(tensor)))
     with torch.no_grad():
         for name, old, new in assigned:
-            others = (lying[memory_of(old)] | lying[memory_of(new)]) - {
-                (name, id(old)),
-                (name, id(new)),
-            }
-            if others:
+            own = {(name, id(old)), (name, id(new))}
+            beside = set().union(*(lying[memory_key(watch.shown(one))] for one in (old, new)))
+            if others := beside - own:
                 msg = (
                     f"it sets {name}, and what was or is there lies in memory that is also that of "
                     f"{min(others)[0]}: a run only copies the one into the other. Call it once "

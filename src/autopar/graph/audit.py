@@ -104,12 +104,16 @@ class Audit:
     def call(self, node: Node, call: Callable[[], Any], results: Sequence[Any]) -> Any:
         """Run a task, observed if it is one of those."""
         hazards = self._hazards
-        written = [*hazards.ranges(hazards.writes[node.number], results)]
+
+        def ranges(values: Iterable[Any]) -> list[ByteRange]:
+            return [lies for one in hazards.filled(values, results) for lies in ranges_of(one)]
+
+        written = ranges(hazards.writes[node.number])
         for lies in written:
             self._written.add(lies, node.number)
         if node.complete or node.number in hazards.unknown:
             return call()
-        given = [*hazards.ranges(hazards.used[node.number], results)]
+        given = ranges(hazards.used[node.number])
         held = held_by(node.fn, *filled(node.leaves, results))
         own = [part for part in held if issubclass(type(part), torch.Generator)]
         generators = dict.fromkeys([*default_generators(), *own])
@@ -119,9 +123,13 @@ class Audit:
         for tensor in tensors_of([*memory_in(value)]):
             observer.note(tensor)
         changed = [by for by, state in states if not by.get_state().equal(state)]
-        said = _covering(written), _covering(written + given)
+        said = Places(), Places()  # for what is written, and for what is read
+        for lies in written:
+            said[0].add(lies)
+        for lies in written + given:
+            said[1].add(lies)
         drawn = [Seen(random_numbers(generator), written=True) for generator in changed]
-        for seen in [*observer.seen, *drawn]:
+        for seen in (*observer.seen, *drawn):
             if not said[not seen.written].covers(seen.lies):
                 self._unsaid.append((node, seen))
                 if seen.written:
@@ -130,30 +138,17 @@ class Audit:
 
     def sentences(self) -> list[str]:
         """What is to be said in `writes`, or given as an argument."""
-        sentences = []
-        for node, seen in self._unsaid:
-            others = sorted(self._written.at(seen.lies) - {node.number})
-            unsaid = "and its `writes` does not hold that: add it"
-            if seen.lies == random_numbers(str(node.device)):
-                sentence = "draws random numbers: leave its `writes` out"
-            elif seen.shape is None:
-                sentence = f"draws from a generator, {unsaid}"
-            elif seen.written:
-                sentence = f"changes a tensor of shape {seen.shape}, {unsaid}"
-            elif others:
-                other = self._nodes[others[0]].name
-                sentence = (
-                    f"reads a tensor of shape {seen.shape} that {other!r} changes: make it an "
-                    f"argument"
-                )
-            else:
-                continue
-            sentences.append(f"{node.name!r} {sentence}")
-        return list(dict.fromkeys(sentences))
+        return list(dict.fromkeys(filter(None, map(self._sentence, self._unsaid))))
 
-
-def _covering(ranges: Iterable[ByteRange]) -> Places:
-    places = Places()
-    for lies in ranges:
-        places.add(lies)
-    return places
+    def _sentence(self, unsaid: tuple[Node, Seen]) -> str:
+        (node, seen), and_unsaid = unsaid, "and its `writes` does not hold that: add it"
+        if seen.lies == random_numbers(str(node.device)):
+            return f"{node.name!r} draws random numbers: leave its `writes` out"
+        if seen.shape is None:
+            return f"{node.name!r} draws from a generator, {and_unsaid}"
+        if seen.written:
+            return f"{node.name!r} changes a tensor of shape {seen.shape}, {and_unsaid}"
+        if not (others := sorted(self._written.at(seen.lies) - {node.number})):
+            return ""
+        reads = f"{node.name!r} reads a tensor of shape {seen.shape} that"
+        return f"{reads} {self._nodes[others[0]].name!r} changes: make it an argument"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from autopar.device import new_stream
 from autopar.effects.memory import Closed, is_size
 from autopar.effects.task import Task
 from autopar.graph.node import Node
+from autopar.graph.plan import Plan
 from autopar.graph.run import require_tasks
-from autopar.graph.schedule import Job, Resource, Schedule, schedule
+from autopar.graph.schedule import Resource, Schedule, schedule
 from autopar.graph.unchanged import unchanged
 from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
@@ -26,6 +27,7 @@ _ROUNDS = 15
 _WARM_UPS = 2
 
 
+@dataclass(eq=False, repr=False)
 class Captured(Closed):
     """A CUDA graph of a task graph's work; `replay` runs it as a whole.
 
@@ -42,20 +44,12 @@ class Captured(Closed):
     ...     captured = graph.capture().replay()
     """
 
-    def __init__(
-        self,
-        cuda_graph: torch.cuda.CUDAGraph,
-        nodes: tuple[Node, ...],
-        results: list[Any],
-        inputs: list[torch.Tensor],
-        branches: int,
-    ) -> None:
-        self.branches = branches
-        self.trials: dict[int, Measurement] = {}
-        self._cuda_graph = cuda_graph
-        self._nodes = nodes  # whose tensors each replay reads where they lie
-        self._results = results
-        self._inputs = inputs
+    _cuda_graph: torch.cuda.CUDAGraph
+    _nodes: tuple[Node, ...]  # whose tensors each replay reads where they lie
+    _results: list[Any]
+    _inputs: list[torch.Tensor]
+    branches: int
+    trials: dict[int, Measurement] = field(default_factory=dict)
 
     def replay(self, *inputs: torch.Tensor) -> Captured:
         """Copy new inputs in, and run all tasks; returns at once, on the current stream.
@@ -96,24 +90,21 @@ class Captured(Closed):
         return value
 
 
-def captured(
-    nodes: tuple[Node, ...], costs_s: Sequence[float], inputs: Iterable[torch.Tensor]
-) -> Captured:
-    """Capture some nodes, on one stream and on several, and keep what is the quickest."""
-    with torch.cuda.device(gpu_of(nodes)):
-        held, static = _with_static(nodes, list(inputs))
+def captured(plan: Plan, inputs: Iterable[torch.Tensor]) -> Captured:
+    """Capture a plan's nodes, on one stream and on several, and keep what is the quickest."""
+    jobs = [job._replace(resource="gpu") for job in plan.schedule.jobs]
+    with torch.cuda.device(gpu_of(plan.nodes)):
+        held, static = _with_static(plan.nodes, list(inputs))
         with unchanged(held) as generators:
-            tries = [
-                _capture(held, _ordered(held, costs_s, branches), static, branches, generators)
-                for branches in (1, *BRANCHES)
-                if branches <= len(held)
-            ]
+            tries = []
+            for branches in (1, *BRANCHES):
+                if branches <= len(held):
+                    order = schedule(jobs, {"gpu": Resource(branches, branches)}, tries=0)
+                    tries.append(_capture(held, order, static, branches, generators))
             trials = _in_turn(tries)
-    best = min(tries, key=lambda attempt: trials[attempt.branches].median_s)
-    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
-    chosen = best if gains else tries[0]
-    chosen.trials = trials
-    return chosen
+    chain, best = tries[0], min(tries, key=lambda attempt: trials[attempt.branches].median_s)
+    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[chain.branches].median_s
+    return replace(best if gains else chain, trials=trials)
 
 
 def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
@@ -157,13 +148,6 @@ def _with_static(
 
     held = tuple(replace(node, leaves=tuple(map(held_in, node.leaves))) for node in nodes)
     return held, [static[id(tensor)] for tensor in inputs]
-
-
-def _ordered(nodes: tuple[Node, ...], costs_s: Sequence[float], branches: int) -> Schedule:
-    jobs = [
-        Job(node.name, "gpu", costs_s[node.number], tuple(sorted(node.before))) for node in nodes
-    ]
-    return schedule(jobs, {"gpu": Resource(branches, branches)}, tries=0)
 
 
 def _capture(
@@ -295,17 +279,14 @@ def _issue(
 
 def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
     """Time a replay of each, one round after the other."""
-    samples: list[list[float]] = [[] for _ in tries]
+    samples: dict[int, list[float]] = {attempt.branches: [] for attempt in tries}
     for _ in range(_ROUNDS):
-        for times_s, attempt in zip(samples, tries, strict=True):
+        for attempt in tries:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             attempt.replay()
             start.record()
             attempt.replay()
             end.record()
             end.synchronize()
-            times_s.append(start.elapsed_time(end) / 1e3)
-    return {
-        attempt.branches: Measurement(f"{attempt.branches} branches", tuple(times_s))
-        for attempt, times_s in zip(tries, samples, strict=True)
-    }
+            samples[attempt.branches].append(start.elapsed_time(end) / 1e3)
+    return {n: Measurement(f"{n} branches", tuple(times_s)) for n, times_s in samples.items()}

@@ -12,21 +12,21 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from autopar.device import cpu, synchronize
+from autopar.effects.memory import Closed
 from autopar.graph.audit import Audit
-from autopar.graph.awaited_node import AwaitedNode
-from autopar.graph.failure import Failure
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan, Step, taken
-from autopar.lanes.handle import Handle, awaited, wait_for_event
+from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
+from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
@@ -37,12 +37,11 @@ Moment = torch.cuda.Event | float  # of a GPU, or by `time.perf_counter`
 _UNTIMED = float("nan")  # a moment that nobody has asked for
 
 
-class Execution:
+class Execution(Closed):
     """A plan that is carried out: results, times and the first error, as they come.
 
     Args:
         plan: What is to be done.
-        streams: By lane on a GPU, its stream.
         timed: Whether a GPU's times are taken, by events: they cost as much as a short launch.
         asked: Whether results may be asked for before the end.
         tracks: Whether autograd tracks what tasks do, where it is on.
@@ -55,7 +54,6 @@ class Execution:
     def __init__(
         self,
         plan: Plan,
-        streams: Mapping[str, torch.cuda.Stream],
         *,
         timed: bool = False,
         asked: bool = False,
@@ -65,62 +63,58 @@ class Execution:
         alone: bool = False,
     ) -> None:
         count, self._start_s = len(plan.nodes), time.perf_counter()
-        self.plan = plan
-        steps = plan.steps_in_order if in_order else plan.steps
-        self.steps = steps.of
+        self.plan, self.in_order = plan, in_order
+        self.steps, constants = plan.steps_in_order if in_order else plan.steps
         # By node, as what follows; behind them is what steps are given besides.
-        self.results: list[Any] = [None] * count + steps.constants
-        self.starts: list[Moment | None] = [None] * count  # none where it did not begin
-        self.ends: list[Moment | None] = [None] * count
-        self.workers: list[Handle[None]] = []  # what the threads do
-        self.failure = Failure()
-        self.wall_s = float("nan")  # from the start to the end, once it is there
-        self._streams, self._tracks, self._alone = streams, tracks, alone
-        self._timed, self._asked = timed, asked
-        self._issued = bytearray(count)  # by node
-        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
-        self._in_order, self._audit = in_order, audit
+        self._results: list[Any] = [None] * count + constants
+        self._starts: list[Moment | None] = [None] * count  # none where it did not begin
+        self._ends: list[Moment | None] = [None] * count
+        self._issued = bytearray(count)  # whether it is run, queued or given up
+        self._workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
+        # The first has ended the run early, raised by a node or by none; nothing is begun then.
+        self._errors: list[tuple[BaseException, Node | None]] = []
+        self._wall_s = float("nan")  # from the start to the end, once it is there
+        self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
+        self._audit = audit
+        self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
+        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
+        self._seen = set[int]()  # threads that have got the first error
 
-    def start(self, lanes: Mapping[str, Lane]) -> None:
+    def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
-        gpus = set(self.plan.gpu_of_lane.values())
+        self._streams, gpus = streams, set(self.plan.gpu_of_lane.values())
         self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
-        if self._in_order:
+        if self.in_order:
             synchronize(*gpus)
         try:
             for host in self.steps:
-                self.workers.append(lanes[host].submit(self._work, host, name=f"a run on {host}"))
+                name = f"a run on {host}"
+                self._workers[host] = lanes[host].submit(self._work, host, name=name)
         except BaseException:
-            self.failure.break_off()
-            for share in list(self.steps.values())[len(self.workers) :]:
+            self.break_off()
+            for share in list(self.steps.values())[len(self._workers) :]:
                 self._give_up(share)
             raise
 
-    def start_here(self) -> None:
-        """Let the calling thread do the only share there is, once it waits for it."""
+    def do_here(self) -> None:
+        """Do the only share there is in the calling thread; others may wait for it meanwhile."""
         (host,), me = self.steps, threading.get_ident()
-        calls = [functools.partial(caller_modes().call, copy_context().run, self._work, host)]
-
-        def urge() -> None:
-            if threading.get_ident() == me and handle.issued.begin():
-                handle.start = time.perf_counter()
-                calls.pop()()  # else it would hold all results, and the handle it, in a circle
-                handle.issued.set_result(None)
-
-        waits_for = lambda: me if handle.start else None  # noqa: E731 (its tasks must not wait)
-        handle: Handle[None] = Handle(host, host, cpu(), "compute", waits_for=waits_for, urge=urge)
-        self.workers.append(handle)
+        handle = self._workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
+        try:
+            caller_modes().call(copy_context().run, self._work, host)
+        finally:
+            handle.issued.set_result(None)
 
     def end(self) -> None:
         """Note that all threads are done."""
-        self.wall_s = time.perf_counter() - self._start_s
-        for worker in self.workers:
+        self._wall_s = time.perf_counter() - self._start_s
+        for worker in self._workers.values():
             worker.issued.set_result(None)  # if Ctrl-C came between
 
-    def is_issued(self, number: int) -> bool:
-        """Whether a node is run, queued or given up."""
-        return bool(self._issued[number])
+    def break_off(self) -> None:
+        """Begin nothing more."""
+        self._errors.append((RuntimeError("the run was broken off"), None))
 
     def wait_until_issued(self, number: int, look: Callable[[], None] | None = None) -> None:
         """Wait until a node is run, queued or given up; `look` from time to time."""
@@ -148,12 +142,24 @@ class Execution:
         """
         share = self.steps[host]
         with contextlib.nullcontext() if self._tracks else torch.no_grad():
-            if self._in_order:
-                self._do_in_order(share)
+            if self.in_order:
+                on_gpu = lambda step: bool(self.plan.nodes[step.job].gpus)  # noqa: E731
+                for is_on_gpu, steps in itertools.groupby(share, on_gpu):
+                    if is_on_gpu:
+                        self._do_each(steps, self._do_on_gpu)
+                    else:
+                        self._do_all([*steps])
             elif share[0].lane in self._streams:
-                self._launch_all(share)
+                begun = set[torch.cuda.Stream]()
+                self._do_each(self._with_calls(share), functools.partial(self._launch, begun))
+                for stream in begun:
+                    stream.synchronize()
             elif gpu := self.plan.gpu_of_lane.get(share[0].lane):
-                self._queue_all(share, torch.cuda.current_stream(gpu))
+                stream = torch.cuda.current_stream(gpu)
+                try:
+                    self._do_all(share, self._clock(stream))
+                finally:
+                    wait_for_event(stream.record_event())
             else:
                 self._do_all(share)
 
@@ -164,8 +170,8 @@ class Execution:
         worker to sleep, which costs more than all that is done here. So this is one loop, and does
         as little as it can between two tasks: a task begins when the one before it ends.
         """
-        nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        issued, awaited, failure = self._issued, self._awaited, self.failure
+        nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
+        issued, awaited, errors = self._issued, self._awaited, self._errors
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
         looks = now is time.perf_counter and self.plan.may_use_gpus
         step, begun = share[0], now()
@@ -174,9 +180,11 @@ class Execution:
                 job, call, values, waits, done, _ = step
                 if waits:
                     for wait in waits:
-                        self._wait_for_end(wait)
+                        self.wait_until_issued(wait)
+                        if isinstance(end := ends[wait], torch.cuda.Event):
+                            end.synchronize()
                     begun = now()
-                if failure.error is not None:
+                if errors:
                     break
                 value = call(*values(results))  # type: ignore[misc]  # each has one
                 if looks:
@@ -192,8 +200,8 @@ class Execution:
                 if awaited:
                     self._issue(job)
         except BaseException as error:
-            failure.set(nodes[step.job], step.lane, error)
-        if failure.error is not None:
+            self._fail(step, error)
+        if errors:
             self._give_up(share)
 
     def _with_calls(self, share: list[Step]) -> list[Step]:
@@ -201,84 +209,59 @@ class Execution:
         closely = self._audit is not None or tools_listen() or autocast_is_on()
         if not (closely or self.plan.is_held):
             return share
-        return [self._with_call(step, closely) for step in share]
+        return [
+            step._replace(call=functools.partial(self._call, step.job), values=taken(()))
+            if closely or step.call is None
+            else step
+            for step in share
+        ]
 
-    def _with_call(self, step: Step, closely: bool) -> Step:
-        if step.call is not None and not closely:
-            return step
-        node = self.plan.nodes[step.job]
-        call = functools.partial(self.plan.guard.call, node, self.results)
-        if closely:
-            call = functools.partial(self._observed, node, call)
-        return step._replace(call=call, values=taken(()))
-
-    def _observed(self, node: Node, call: Callable[[], Any]) -> Any:
-        """Run a task for an audit, or with its name for tools."""
+    def _call(self, number: int) -> Any:
+        """Run a task, held to what it has said, and observed by an audit or named for tools."""
+        node = self.plan.nodes[number]
+        call = functools.partial(self.plan.guard.call, node, self._results)
         if self._audit is not None:
-            return self._audit.call(node, call, self.results)
-        with contextlib.nullcontext() if self._in_order else annotate(node.name):
+            return self._audit.call(node, call, self._results)
+        with contextlib.nullcontext() if self.in_order else annotate(node.name):
             return call()
+
+    def _fail(self, step: Step, error: BaseException) -> None:
+        """Keep what a node has raised, and say on it where that was, if it is the first."""
+        node = self.plan.nodes[step.job]
+        self._errors.append(failed := (error, node))
+        if self._errors[0] is failed:
+            note(error, f"in task {node.name!r} on lane {step.lane!r} ({node.device})")
 
     def _give_up(self, share: Iterable[Step]) -> None:
         """Let nobody wait for what will not come."""
         for step in share:
             self._issue(step.job)
 
-    def _queue_all(self, share: list[Step], stream: torch.cuda.Stream) -> None:
-        """Queue tasks of one GPU on this thread's stream, and wait for it."""
-        now = functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
-        try:
-            self._do_all(share, now)
-        finally:
-            wait_for_event(stream.record_event())
-
-    def _launch_all(self, share: list[Step]) -> None:
-        """Queue tasks and copies on their streams, and wait for those."""
-        begun: set[torch.cuda.Stream] = set()
-        self._do_each(self._with_calls(share), lambda step: self._launch(step, begun))
-        for stream in begun:
-            stream.synchronize()
-
-    def _launch(self, step: Step, begun: set[torch.cuda.Stream]) -> None:
+    def _launch(self, begun: set[torch.cuda.Stream], step: Step) -> None:
         """Queue a task or copy on a stream."""
         job, stream = step.job, self._streams[step.lane]
         torch.cuda.set_stream(stream)
         if stream not in begun:  # what the caller had queued comes first
             begun.add(stream)
             stream.wait_event(self._ready[stream.device])
-        if self.failure.error is not None:
-            return
         for wait in step.waits:
             self.wait_until_issued(wait)
-            end = self.ends[wait]
-            if isinstance(end, torch.cuda.Event):
+            if isinstance(end := self._ends[wait], torch.cuda.Event):
                 stream.wait_event(end)
-        if self.failure.error is not None:
+        if self._errors:
             return
-        self.starts[job] = self._moment(stream)
-        call: Any = step.call
-        self.results[job] = call(*step.values(self.results))
-        if self._timed or not (self._asked or job in self.plan.awaited):
-            self.ends[job] = self._moment(stream)
-        else:
-            self.ends[job] = stream.record_event()
+        now, is_awaited = self._clock(stream), self._asked or job in self.plan.awaited
+        self._starts[job] = now()
+        self._results[job] = step.call(*step.values(self._results))  # type: ignore[misc]
+        self._ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
-    def _moment(self, stream: torch.cuda.Stream) -> Moment:
-        """When a stream comes to this point, if that is to be known."""
-        return _mark(stream) if self._timed else _UNTIMED
-
-    def _do_in_order(self, share: Sequence[Step]) -> None:
-        """Do all in this thread, waiting for each before the next."""
-        nodes = self.plan.nodes
-        for on_gpu, steps in itertools.groupby(share, lambda step: bool(nodes[step.job].gpus)):
-            if on_gpu:
-                self._do_each(steps, self._do_on_gpu)
-            else:
-                self._do_all([*steps])
+    def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
+        """What tells when a stream comes to the present point, if that is to be known."""
+        return functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
 
     def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
-        if self.failure.error is not None:
+        if self._errors:
             return
         number, node = step.job, self.plan.nodes[step.job]
         start: Moment = time.perf_counter()
@@ -287,22 +270,21 @@ class Execution:
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            call: Any = self._with_call(step, closely=True).call
-            self.results[number] = call()
+            self._results[number] = self._call(number)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it
             end = time.perf_counter()
-        self.starts[number], self.ends[number] = start, end
+        self._starts[number], self._ends[number] = start, end
 
     def _do_each(self, share: Iterable[Step], do: Callable[[Step], None]) -> None:
         for step in share:
             try:
                 do(step)
                 for number in step.done:
-                    self.results[number] = None
+                    self._results[number] = None
             except BaseException as error:
-                self.failure.set(self.plan.nodes[step.job], step.lane, error)
+                self._fail(step, error)
             self._issue(step.job)
 
     def _issue(self, number: int) -> None:
@@ -311,11 +293,26 @@ class Execution:
         if lock := self._awaited.pop(number, None):
             lock.release()
 
-    def _wait_for_end(self, number: int) -> None:
-        self.wait_until_issued(number)
-        end = self.ends[number]
-        if isinstance(end, torch.cuda.Event):
-            end.synchronize()
+
+class AwaitedNode(NamedTuple):
+    """A node that a thread waits for, so that no circle of threads waits."""
+
+    execution: Execution
+    number: int
+
+    def is_issued(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+        return bool(self.execution._issued[self.number])
+
+    def waits_for(self) -> int | Awaited | None:
+        """The thread that has to come to it, or what that waits for."""
+        for host, share in self.execution.steps.items():
+            if any(step.job == self.number for step in share) and host in self.execution._workers:
+                return self.execution._workers[host].waits_for()
+        return None  # it has not begun
+
+    def __str__(self) -> str:
+        return f"task {self.execution.plan.nodes[self.number].name!r} of a graph"
 
 
 def _wait_for_gpus(value: Any = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ class Hazards:
         self.writes: list[Sequence[Any]] = []
         self.unknown: set[int] = set()
         self.whole = False
-        self._written: dict[ByteRange, int] = {}  # how often, when it was noted
+        self._written = Counter[ByteRange]()  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
         self._tensors: list[torch.Tensor] = []  # all that nodes use
         self._picture: object = None
@@ -70,9 +71,7 @@ class Hazards:
             self.unknown.add(len(self.told))
         self.told.append(uses)
         self.writes.append(uses.writes)
-        for value in uses.writes:
-            for lies in self.memory_of(value):
-                self._written[lies] = self._written.get(lies, 0) + 1
+        self._written.update(lies for value in uses.writes for lies in self.memory_of(value))
 
     def before(self, *, tracks: bool) -> list[set[int]]:
         """For each node those that must end before it, by where everything lies now.
@@ -90,13 +89,11 @@ class Hazards:
         self._picture = self._look(tracks)
         if not self.unknown and not any(self.writes):
             return [set() for _ in self.writes]
-        accesses, before = Accesses(), []
-        for number, (reads, writes) in enumerate(zip(self.used, self.writes, strict=True)):
-            if number in self.unknown:
-                before.append(accesses.note(number, (), (ANYWHERE,)))
-            else:
-                before.append(accesses.note(number, self._all(reads), self._all(writes)))
-        return before
+        accesses, all_before = Accesses(), []
+        for number, uses in enumerate(zip(self.used, self.writes, strict=True)):
+            reads, writes = ((), [ANYWHERE]) if number in self.unknown else map(self._all, uses)
+            all_before.append(accesses.note(number, reads, writes))
+        return all_before
 
     def is_stale(self, *, tracks: bool) -> bool:
         """Whether tensors lie elsewhere than when `before` was asked, or holders hold others."""
@@ -132,27 +129,15 @@ class Hazards:
         for value in values:
             yield from memory_in(results[value.node]) if isinstance(value, Result) else (value,)
 
-    def ranges(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[ByteRange]:
-        """Where values lie in a run."""
-        for value in self.filled(values, results):
-            yield from ranges_of(value)
-
     def _look_at(self, count: int) -> None:
         """Look what the first nodes use."""
-        found: dict[int, list[Any]] = {}
-        for number in range(len(self.used), count):
-            uses = self.told[number]
-            held = itertools.chain(*(_held_in(one, found) for one in uses.holders))
-            self.used.append([*uses.reads, *held])
+        new = self.told[len(self.used) : count]
+        self.used += [[*uses.reads, *held] for uses, held in zip(new, _held(new), strict=True)]
 
     def _look(self, tracks: bool) -> object:
         """What tells whether all lies where it did: holders' contents, and tensors' places."""
-        found: dict[int, list[Any]] = {}
-        held = [
-            [id(value) for holder in uses.holders for value in _held_in(holder, found)]
-            for uses in self.told
-            if uses.holders and not uses.unknown
-        ]
+        known = [uses for uses in self.told if uses.holders and not uses.unknown]
+        held = [[*map(id, values)] for values in _held(known)]
         return held, [*map(_place, self._tensors)], self._is_tracked(tracks)
 
     def _is_tracked(self, tracks: bool) -> bool:
@@ -162,11 +147,14 @@ class Hazards:
         return frozenset().union(*map(self.memory_of, values))
 
 
-def _held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:
-    """What memory a holder holds; many nodes may have the same, which is looked through once."""
-    if id(holder) not in found:
-        found[id(holder)] = [*memory_in(holder)]
-    return found[id(holder)]
+def _held(told: Iterable[Uses]) -> Iterator[list[Any]]:
+    """What memory the holders of nodes hold; many have the same, which are looked through once."""
+    found: dict[int, list[Any]] = {}
+    for uses in told:
+        for holder in uses.holders:
+            if id(holder) not in found:
+                found[id(holder)] = [*memory_in(holder)]
+        yield [value for holder in uses.holders for value in found[id(holder)]]
 
 
 def _place(tensor: torch.Tensor) -> object:

@@ -61,6 +61,11 @@ class Node:
         return self.after.union([leaf.node for leaf in self.leaves if isinstance(leaf, Result)])
 
     @property
+    def kind(self) -> str:
+        """What it is in a timeline."""
+        return "copy" if self.fn is None else "compute"
+
+    @property
     def gpus(self) -> list[torch.device]:
         """The GPUs that it uses, with the one first whose streams it runs on."""
         return [device for device in (self.source, self.device) if device and device.type == "cuda"]
@@ -158,9 +163,7 @@ def resource_of(device: torch.device, source: torch.device | None = None) -> str
         return str(device)
     if device.type == "cpu":
         return f"{source} to host"
-    if source.type == "cpu":
-        return f"{device} from host"
-    return f"{source} to {device}"
+    return f"{device} from host" if source.type == "cpu" else f"{source} to {device}"
 
 
 def on_gpus(value: Any) -> list[torch.Tensor]:

@@ -6,7 +6,8 @@ import functools
 import itertools
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ import torch
 
 from autopar.effects.memory import Closed
 from autopar.graph.guard import Guard
-from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
+from autopar.graph.program import Program
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
@@ -42,7 +43,7 @@ class Step(NamedTuple):
     call: Callable[..., Any] | None
     values: Callable[[list[Any]], Sequence[Any]]
     waits: tuple[int, ...]
-    done: tuple[int, ...]
+    done: list[int]
     lane: str
 
 
@@ -107,12 +108,10 @@ class Plan(Closed):
     @property
     def timeline(self) -> Timeline:
         """When each task and copy would run, from zero on, to hold a run's timeline against."""
-        spans = []
-        for entry in self.schedule.entries:
-            node = self.nodes[entry.job]
-            kind = "copy" if node.fn is None else "compute"
-            spans.append(Span(node.name, entry.lane, entry.start_s, entry.end_s, kind))
-        return Timeline(tuple(spans))
+        places = [(self.nodes[entry.job], entry) for entry in self.schedule.entries]
+        return Timeline(
+            tuple(Span(one.name, at.lane, at.start_s, at.end_s, one.kind) for one, at in places)
+        )
 
     @functools.cached_property
     def is_for_one_thread(self) -> bool:
@@ -121,13 +120,11 @@ class Plan(Closed):
         There is one lane then. A function that is not torch's may queue something on a GPU, and
         that must not be mixed with what the caller has queued there.
         """
-        if len(self.schedule.lanes) != 1 or self.cpu_lanes != 1:
+        copies = any(node.source is not None for node in self.nodes)
+        if copies or len(self.schedule.lanes) != 1 or self.cpu_lanes != 1:
             return False
-        (lane,) = self.schedule.lanes
-        may_queue = any(node.may_queue for node in self.nodes)
-        if lane in self.gpu_of_lane:
-            return not may_queue and all(node.source is None for node in self.nodes)
-        return not (may_queue and torch.cuda.is_initialized())
+        in_use = bool(self.gpu_of_lane) or torch.cuda.is_initialized()
+        return not (in_use and any(node.may_queue for node in self.nodes))
 
     @property
     def cpu_lanes(self) -> int:
@@ -156,7 +153,7 @@ class Plan(Closed):
         for entry in self.schedule.entries:
             host = self.nodes[entry.job].host or entry.lane
             shares.setdefault(host, []).append(entry)
-        return self._steps(shares, in_order=False)
+        return self._steps(shares)
 
     @functools.cached_property
     def steps_in_order(self) -> Steps:
@@ -167,15 +164,16 @@ class Plan(Closed):
         jobs = [job._replace(resource="") for job in self.schedule.jobs]
         entry_of = {entry.job: entry for entry in self.schedule.entries}
         in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
-        share = [entry_of[entry.job] for entry in in_turn]
-        return self._steps({"one by one": share}, in_order=True)
+        share = [entry_of[entry.job]._replace(lane="") for entry in in_turn]  # as if on one lane
+        return self._steps({"one by one": share})
 
-    def _steps(self, shares: Mapping[str, Sequence[Entry]], *, in_order: bool) -> Steps:
-        nodes, done = self.nodes, self._done(shares, in_order=in_order)
+    def _steps(self, shares: Mapping[str, Sequence[Entry]]) -> Steps:
+        nodes, done = self.nodes, self._done([*itertools.chain(*shares.values())])
+        lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
         constants: list[Any] = []
         of: dict[str, list[Step]] = {host: [] for host in shares}
         for host, share in shares.items():
-            for job, lane, waits, *_ in share:
+            for job, _, waits, *_ in share:
                 call, leaves = nodes[job].prepared
                 slots = []
                 for leaf in leaves:
@@ -184,37 +182,36 @@ class Plan(Closed):
                     else:
                         slots.append(len(nodes) + len(constants))
                         constants.append(leaf)
-                called, ends = None if self.guard.watched[job] else call, done.get(job, ())
-                of[host].append(Step(job, called, taken(slots), waits, tuple(ends), lane))
+                held = self.guard.watched[job]
+                of[host].append(
+                    Step(job, None if held else call, taken(slots), waits, done[job], lane_of[job])
+                )
         return Steps(of, constants)
 
-    def _done(
-        self, shares: Mapping[str, Sequence[Entry]], *, in_order: bool
-    ) -> dict[int, list[int]]:
+    def _done(self, entries: Sequence[Entry]) -> dict[int, list[int]]:
         """By node those inner ones whose results nobody needs after it.
 
         They go as soon as the last task that reads them is behind them on their lane, which no
         other lane reads them beside; or, in a run in order, once that has ended.
         """
-        lanes: dict[int, set[str]] = {number: set() for number in self.inner}
+        lanes = defaultdict[int, set[str]](set)
         last: dict[int, int] = {}  # who reads it last, or makes it
-        for entry in itertools.chain(*shares.values()):
-            reads = [leaf.node for leaf in self.nodes[entry.job].leaves if isinstance(leaf, Result)]
-            for number in (entry.job, *reads):
-                if number in lanes:
-                    lanes[number].add("" if in_order else entry.lane)
-                    last[number] = entry.job
-        done: dict[int, list[int]] = {}
+        for job, lane, *_ in entries:
+            reads = [leaf.node for leaf in self.nodes[job].leaves if isinstance(leaf, Result)]
+            for number in self.inner.intersection([job, *reads]):
+                lanes[number].add(lane)
+                last[number] = job
+        done = defaultdict[int, list[int]](list)
         for number, where in lanes.items():
             if len(where) == 1:
-                done.setdefault(last[number], []).append(number)
+                done[last[number]].append(number)
         return done
 
     @functools.cached_property
     def gpu_of_lane(self) -> dict[str, torch.device]:
         """The GPUs on whose streams lanes are; none for those of the CPU."""
-        first = {lane: self.nodes[entries[0].job] for lane, entries in self.schedule.lanes.items()}
-        return {lane: node.gpus[0] for lane, node in first.items() if node.gpus}
+        used = [(entry.lane, self.nodes[entry.job].gpus) for entry in self.schedule.entries]
+        return {lane: gpus[0] for lane, gpus in used if gpus}
 
     def faults(self) -> list[str]:
         """What is wrong: tasks that may begin too early, or never, or far from their data."""
@@ -249,15 +246,17 @@ class Plan(Closed):
 
 def planned(
     graph: object,
-    nodes: Sequence[Node],
-    hazards: Hazards,
-    *,
-    cpu_lanes: int,
-    streams: int,
+    program: Program,
+    lanes: tuple[int, int],
     measured_s: Mapping[int, float],
-    inner: Iterable[int] = (),
+    *,
+    tracks: bool,
 ) -> Plan:
-    """The plan of a graph's nodes on so many CPU lanes, by costs that were given or measured."""
+    """The plan of a graph's program on so many CPU lanes, and streams of each GPU.
+
+    Costs are those that were given, or else measured. `tracks` says whether autograd is on.
+    """
+    nodes, (cpu_lanes, streams) = program.in_order(tracks=tracks), lanes
     guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
     known_s = {**measured_s, **given_s}
@@ -267,15 +266,11 @@ def planned(
     ]
     resources = {}
     for node in nodes:
-        if node.source is not None:
-            resources[node.resource] = Resource()
-        elif node.gpus:
-            resources[node.resource] = Resource(streams)
-        else:
-            resources[node.resource] = Resource(cpu_lanes, cpu_lanes)
-    known, guard = len(known_s) == len(nodes), Guard(nodes, hazards)
-    order = schedule(jobs, resources)
-    return Plan(tuple(nodes), order, resources, guard, known, frozenset(inner), graph)
+        here = Resource(streams) if node.gpus else Resource(cpu_lanes, cpu_lanes)
+        resources[node.resource] = Resource() if node.fn is None else here
+    order, guard = schedule(jobs, resources), Guard(nodes, program.hazards)
+    known, inner = len(known_s) == len(nodes), frozenset(program.inner)
+    return Plan(tuple(nodes), order, resources, guard, known, inner, graph)
 
 
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

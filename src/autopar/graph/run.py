@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import torch
 
-from autopar.effects.memory import Closed, held_by, is_size
+from autopar.effects.memory import held_by, is_size
 from autopar.effects.task import Task
-from autopar.graph.awaited_node import AwaitedNode
-from autopar.graph.execution import Execution, Moment
+from autopar.graph.execution import AwaitedNode, Execution, Moment
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
-from autopar.refusal import what
+from autopar.refusal import NoValue, what
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 from autopar.torch_private import pytree
 
 
-class Run(Closed):
+class Run(Execution):
     """One run of a graph: its results by task, its timeline, its limit.
 
     Attributes:
@@ -35,10 +35,6 @@ class Run(Closed):
     >>> run[two], run.limit_s <= run.wall_s
     (2, True)
     """
-
-    def __init__(self, execution: Execution) -> None:
-        self.plan = execution.plan
-        self._execution = execution
 
     def __getitem__(self, task: Any) -> Any:
         """The result of a task, or of tasks in nested containers; waits for it.
@@ -63,26 +59,38 @@ class Run(Closed):
         return value
 
     def _result(self, task: Task) -> Any:
-        number, execution = task.number, self._execution
+        number = task.number
         if task.graph is not self.plan.graph or number >= len(self.plan.nodes):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        workers = [worker for worker in execution.workers if not worker.done()]
+        workers = [worker for worker in self._workers.values() if not worker.done()]
         if threading.get_ident() in [worker.waits_for() for worker in workers]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."
             )
             raise RuntimeError(msg)
-        if not execution.is_issued(number):
-            node = AwaitedNode(execution, number)
-            wait_for(node, lambda look: execution.wait_until_issued(number, look))
-        end = execution.ends[number]
+        if not self._issued[number]:
+            node = AwaitedNode(self, number)
+            wait_for(node, lambda look: self.wait_until_issued(number, look))
+        end = self._ends[number]
         if end is None:
-            self._raise_for(self.plan.nodes[number])
+            self._raise_for(number)
         if isinstance(end, torch.cuda.Event):
             wait_for_event(end)
-        return execution.results[number]
+        return self._results[number]
+
+    def _raise_for(self, number: int) -> None:
+        """Say why a node has no result."""
+        error, failed = self._errors[0]
+        why = "the run was broken off"
+        if failed is not None:
+            if failed.number == number:
+                self._raise_error()
+            why = f"task {failed.name!r} failed"
+        name = self.plan.nodes[number].name
+        msg = f"task {name!r} has no result: it was not run, because {why}."
+        raise RuntimeError(msg) from error
 
     def wait(self) -> None:
         """Wait for all tasks; Ctrl-C ends the wait.
@@ -90,16 +98,19 @@ class Run(Closed):
         Raises:
             Exception: What the first task to fail raised, with a note that names it.
         """
-        execution = self._execution
-        for worker in execution.workers:
+        for worker in self._workers.values():
             worker.wait()
-        if not execution.failure.is_seen():
-            execution.failure.raise_error()
+        if self._errors and self._errors[0][1] and threading.get_ident() not in self._seen:
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        self._seen.add(threading.get_ident())
+        raise self._errors[0][0]
 
     @property
     def wall_s(self) -> float:
         """Seconds from the start until all tasks were done; no number before that."""
-        return self._execution.wall_s
+        return self._wall_s
 
     @property
     def spans(self) -> dict[int, Span]:
@@ -108,23 +119,20 @@ class Run(Closed):
         Raises:
             RuntimeError: It has tasks on a GPU, and was run without `timed=True`.
         """
-        for worker in self._execution.workers:
+        for worker in self._workers.values():
             worker.wait()
-        lane_of = {entry.job: entry.lane for entry in self.plan.schedule.entries}
-        starts, ends, spans = self._execution.starts, self._execution.ends, {}
-        for node, start, end in zip(self.plan.nodes, starts, ends, strict=True):
-            if start is not None and end is not None:
-                if start != start:  # it is no number: nobody has asked for it
-                    msg = (
-                        f"task {node.name!r} ran on {node.device}, where times cost as much as "
-                        f"short launches and are taken if asked for; expected run(timed=True). "
-                        f"Run it so."
-                    )
-                    raise RuntimeError(msg)
-                start_s, end_s = _time_s(node, start), _time_s(node, end)
-                kind = "copy" if node.fn is None else "compute"
-                lane = lane_of[node.number]
-                spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), kind)
+        lane_of, spans = {entry.job: entry.lane for entry in self.plan.schedule.entries}, {}
+        for node, start, end in zip(self.plan.nodes, self._starts, self._ends, strict=True):
+            if start is None or end is None:
+                continue
+            if start != start:  # it is no number: nobody has asked for it
+                msg = (
+                    f"task {node.name!r} ran on {node.device}, where times cost as much as short "
+                    f"launches and are taken if asked for; expected run(timed=True). Run it so."
+                )
+                raise RuntimeError(msg)
+            lane, start_s, end_s = lane_of[node.number], _time_s(node, start), _time_s(node, end)
+            spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), node.kind)
         return spans
 
     @property
@@ -154,25 +162,28 @@ class Run(Closed):
         return limit_s(jobs, self.plan.resources)
 
     def __repr__(self) -> str:
-        execution = self._execution
         state = "under way"
-        if execution.failure.error is not None:
-            failed = execution.failure.node
+        if self._errors:
+            _, failed = self._errors[0]
             state = "broken off" if failed is None else f"failed in task {failed.name!r}"
         elif self.wall_s == self.wall_s:  # it is a number
             state = f"done in {format_seconds(self.wall_s)}"
         return f"<Run: {tasks_and_copies(self.plan.nodes)}, {state}>"
 
-    def _raise_for(self, node: Node) -> None:
-        """Say why a node has no result."""
-        failure = self._execution.failure
-        if failure.node is node:
-            failure.raise_error()
-        why = "the run was broken off"
-        if failure.node is not None:
-            why = f"task {failure.node.name!r} failed"
-        msg = f"task {node.name!r} has no result: it was not run, because {why}."
-        raise RuntimeError(msg) from failure.error
+
+class Starting(NoValue):
+    """A run that begins with a `with` block."""
+
+    _HOW = "nothing runs before a block: write `with graph.start() as run:`, and ask that."
+
+    def __init__(self, started: contextlib.AbstractContextManager[Run]) -> None:
+        self._started = started
+
+    def __enter__(self) -> Run:
+        return self._started.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._started.__exit__(*error)
 
 
 def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:

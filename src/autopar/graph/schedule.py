@@ -9,6 +9,7 @@ the ends that they name, and for nothing else.
 from __future__ import annotations
 
 import heapq
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from autopar.timing.measurement import format_seconds
 _TRIED_JOBS = 2000
 _MOST_TRIES = 150
 _NO_MORE = 1 + 1e-9  # of a sum in another order
-_SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves ranks, in turn
+_SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves costs, in turn
+
+Placed = tuple[float, float, int]  # start, end, and number of a job, in the order of placing
 
 
 class Job(NamedTuple):
@@ -126,62 +129,54 @@ def schedule(
             resource or a job that is not there; or a resource has no lanes.
     """
     _check(jobs, resources)
-    ranks = upward_ranks(jobs)
+    order, costs_s = _topological(jobs), [job.cost_s for job in jobs]
+    ranks = _upward_ranks(jobs, order, costs_s)
     # One after another any order is as long, and that of the program needs the least memory.
-    in_turn = [at_once(resource) for resource in resources.values()] == [1]
+    in_turn = [min(resource) for resource in resources.values()] == [1]
     best = _by_rank(jobs, resources, range(0, -len(jobs), -1) if in_turn else ranks)
     if tries is None:
         tries = min(_MOST_TRIES, _TRIED_JOBS // max(1, len(jobs)))
-    floor_s = _floor_s(jobs, resources, ranks)
-    chance = random.Random(0)
-    longest_s = max(ranks, default=0.0)
+    floor_s, chance = limit_s(jobs, resources), random.Random(0)
     for number in range(tries):
-        if _makespan_s(best) <= floor_s * _NO_MORE:
+        if best[0] <= floor_s * _NO_MORE:
             break
-        spread_s = _SPREADS[number % len(_SPREADS)] * longest_s
-        other = [rank + spread_s * chance.random() for rank in ranks]
-        place = _in_order if number % 2 else _by_rank
-        best = min(best, place(jobs, resources, other), key=_makespan_s)
-    return Schedule(tuple(jobs), _on_lanes(jobs, resources, best))
-
-
-def upward_ranks(jobs: Sequence[Job]) -> list[float]:
-    """Seconds from each job's start to the end of the longest chain that begins with it.
-
-    Raises:
-        ValueError: They wait for each other in a circle; the message names them.
-    """
-    try:
-        order = [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
-    except CycleError as error:
-        circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
-        msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
-        raise ValueError(msg) from None
-    ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
-    for number in reversed(order):
-        ranks[number] += jobs[number].cost_s
-        for before in jobs[number].after:
-            ranks[before] = max(ranks[before], ranks[number])
-    return ranks
+        spread_s = _SPREADS[number % len(_SPREADS)] * max(ranks)
+        # All above zero, so that who comes after another has the lower rank of both.
+        others_s = [cost_s + spread_s * chance.uniform(0.01, 1) for cost_s in costs_s]
+        others = _upward_ranks(jobs, order, others_s)
+        other = _by_rank(jobs, resources, others, idle=bool(number % 2))
+        best = min(best, other, key=operator.itemgetter(0))
+    return Schedule(tuple(jobs), _on_lanes(jobs, resources, best[1]))
 
 
 def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     """Seconds that no schedule can beat: the longest chain, or the busiest resource's work."""
-    return _floor_s(jobs, resources, upward_ranks(jobs))
-
-
-def _floor_s(jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]) -> float:
-    work_s = dict.fromkeys(resources, 0.0)
+    costs_s, work_s = [job.cost_s for job in jobs], dict.fromkeys(resources, 0.0)
     for job in jobs:
-        work_s[job.resource] += job.cost_s
-    return max(
-        [0.0, *ranks, *(work_s[name] / at_once(resource) for name, resource in resources.items())]
-    )
+        work_s[job.resource] += job.cost_s / min(resources[job.resource])
+    return max([0.0, *_upward_ranks(jobs, _topological(jobs), costs_s), *work_s.values()])
 
 
-def at_once(resource: Resource) -> int:
-    """How many jobs of a resource can run at the same time."""
-    return min(resource.lanes, resource.at_once)
+def _topological(jobs: Sequence[Job]) -> list[int]:
+    """All jobs, each behind those that it comes after; a ValueError names those in a circle."""
+    try:
+        return [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
+    except CycleError as error:
+        circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
+        msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
+        raise ValueError(msg) from None
+
+
+def _upward_ranks(
+    jobs: Sequence[Job], order: Sequence[int], costs_s: Sequence[float]
+) -> list[float]:
+    """Seconds from each job's start to the end of the longest chain that begins with it."""
+    ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
+    for number in reversed(order):
+        ranks[number] += costs_s[number]
+        for before in jobs[number].after:
+            ranks[before] = max(ranks[before], ranks[number])
+    return ranks
 
 
 def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
@@ -202,21 +197,26 @@ def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
             raise ValueError(msg)
 
 
-Placed = tuple[float, float, int]  # start, end, and number of a job, in the order of placing
-
-
-def _makespan_s(placed: list[Placed]) -> float:
-    return max((end_s for _, end_s, _ in placed), default=0.0)
-
-
 def _by_rank(
-    jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
-) -> list[Placed]:
-    """Simulate jobs that are begun by rank, the highest first, as their resources come free."""
+    jobs: Sequence[Job],
+    resources: dict[str, Resource],
+    ranks: Sequence[float],
+    *,
+    idle: bool = False,
+) -> tuple[float, list[Placed]]:
+    """Simulate jobs that are begun by rank, the highest first, as their resources come free.
+
+    Returns when the last one ends, and where all are.
+
+    If `idle`, a resource waits for the next by rank where another job is ready before that.
+    """
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
     ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
-    free = {name: at_once(resource) for name, resource in resources.items()}
+    free = {name: min(resource) for name, resource in resources.items()}
+    to_come: dict[str, list[int]] = {name: [] for name in resources}  # the next one is last
+    for number in sorted(range(len(jobs)), key=ranks.__getitem__) if idle else ():
+        to_come[jobs[number].resource].append(number)
     placed: list[Placed] = []
     running: list[tuple[float, int]] = []
     now_s = 0.0
@@ -224,8 +224,10 @@ def _by_rank(
         for number in sorter.get_ready():
             heapq.heappush(ready[jobs[number].resource], (-ranks[number], number))
         for name, waiting in ready.items():
-            while free[name] and waiting:
+            while free[name] and waiting and not (idle and to_come[name][-1] != waiting[0][1]):
                 number = heapq.heappop(waiting)[1]
+                if idle:
+                    to_come[name].pop()
                 end_s = now_s + jobs[number].cost_s
                 placed.append((now_s, end_s, number))
                 heapq.heappush(running, (end_s, number))
@@ -235,31 +237,7 @@ def _by_rank(
             ended.append(heapq.heappop(running)[1])
             free[jobs[ended[-1]].resource] += 1
         sorter.done(*ended)
-    return placed
-
-
-def _in_order(
-    jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
-) -> list[Placed]:
-    """Simulate jobs that keep one order on their resources, even where another could begin."""
-    sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
-    sorter.prepare()
-    ready: list[tuple[float, int]] = []
-    free_s = {name: [0.0] * at_once(resource) for name, resource in resources.items()}
-    end_s = [0.0] * len(jobs)
-    placed: list[Placed] = []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heapq.heappush(ready, (-ranks[number], number))
-        number = heapq.heappop(ready)[1]
-        job = jobs[number]
-        start_s = max([heapq.heappop(free_s[job.resource]), *(end_s[one] for one in job.after)])
-        end_s[number] = start_s + job.cost_s
-        heapq.heappush(free_s[job.resource], end_s[number])
-        placed.append((start_s, end_s[number], number))
-        sorter.done(number)
-    # By start; those placed first go first, so that each stays after what it waits for.
-    return sorted(placed, key=lambda one: one[0])
+    return now_s, placed
 
 
 def _on_lanes(
@@ -275,8 +253,7 @@ def _on_lanes(
     }
     last: dict[str, int] = {}  # each lane's last job so far
     free_s: dict[str, float] = {lane: 0.0 for names in lanes.values() for lane in names}
-    lane_of: dict[int, str] = {}
-    place_of: dict[int, int] = {}
+    at: dict[int, tuple[str, int]] = {}  # each job's lane, and its place among all
     ended: dict[int, dict[str, int]] = {}  # the place of the last on each lane, once a job has
     entries: list[Entry] = []
     for start_s, end_s, number in placed:
@@ -286,13 +263,13 @@ def _on_lanes(
         lane = max(chain, key=free_s.__getitem__) if chain else min(names, key=free_s.__getitem__)
         past = dict(ended[last[lane]]) if lane in last else {}
         waits = []
-        for before in sorted(set(job.after), key=place_of.__getitem__, reverse=True):
-            if past.get(lane_of[before], -1) < place_of[before]:
+        for before in sorted(set(job.after), key=lambda before: at[before][1], reverse=True):
+            if past.get(at[before][0], -1) < at[before][1]:
                 waits.append(before)
                 _go_past(past, ended[before])
-        place_of[number] = past[lane] = len(entries)
-        lane_of[number], last[lane], ended[number] = lane, number, past
-        free_s[lane] = end_s
+        at[number] = lane, len(entries)
+        past[lane] = len(entries)
+        last[lane], ended[number], free_s[lane] = number, past, end_s
         entries.append(Entry(number, lane, tuple(sorted(waits)), start_s, end_s))
     return tuple(entries)
 
@@ -314,8 +291,7 @@ def faults(schedule: Schedule) -> list[str]:
         return ["not every job is there once"]
     wrong: list[str] = []
     ended: dict[int, dict[str, int]] = {}
-    place_of = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    lane_of = {entry.job: entry.lane for entry in schedule.entries}
+    at = {entry.job: (entry.lane, place) for place, entry in enumerate(schedule.entries)}
     last: dict[str, int] = {}
     for place, entry in enumerate(schedule.entries):
         name = jobs[entry.job].name
@@ -329,7 +305,7 @@ def faults(schedule: Schedule) -> list[str]:
         wrong += [
             f"{name!r} does not wait for {jobs[before].name!r}"
             for before in jobs[entry.job].after
-            if past.get(lane_of[before], -1) < place_of[before]
+            if past.get(at[before][0], -1) < at[before][1]
         ]
         past[entry.lane] = place
         ended[entry.job], last[entry.lane] = past, entry.job

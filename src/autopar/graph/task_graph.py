@@ -20,11 +20,10 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.lane_counts import LaneChoice, LaneCounts
+from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
-from autopar.graph.run import Run
-from autopar.graph.runner import Runner, Starting
+from autopar.graph.run import Run, Starting
 from autopar.refusal import Turns, check_keywords, whole_number
 
 
@@ -54,8 +53,8 @@ class TaskGraph(Closed):
 
     def __init__(self, *, cpu_lanes: int | None = None, streams: int | None = None) -> None:
         self._program = Program(self)
-        self._lanes = LaneChoice(cpu_lanes, streams)
-        self._runner = Runner()
+        self._lanes = GraphLanes(cpu_lanes, streams)
+        self._measured_s: dict[LaneCounts, dict[int, float]] = {}  # by node
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
@@ -178,9 +177,9 @@ class TaskGraph(Closed):
                 default dtype is another.
         """
         self._program.require_as_traced()
-        tracks = self._tracks and torch.is_grad_enabled()
-        if self._planned is None or self._planned.guard.hazards.is_stale(tracks=tracks):
-            self._planned = self._plan(tracks)
+        hazards = self._program.hazards
+        if self._planned is None or hazards.is_stale(tracks=self._is_tracked()):
+            self._planned = self._plan()
         return self._planned
 
     def run(self, *, timed: bool = False) -> Run:
@@ -266,15 +265,14 @@ class TaskGraph(Closed):
         """
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
-        tracks = self._tracks and torch.is_grad_enabled()
-        plan_with = functools.cache(functools.partial(self._plan, tracks))
-        with self._alone(), self._runner.kept():
-            self._lanes.measure(
-                self._program.nodes,
-                repeats,
-                lambda lanes: self._costs_s(self._plan(tracks, lanes), repeats, alone),
-                lambda lanes: self._ran(plan_with(lanes)).wall_s,  # by these costs
-            )
+        with self._alone(), self._lanes.kept():
+            counts = self._lanes.that_differ(self._program.nodes)
+            self._measured_s = {
+                one: self._costs_s(self._plan(one), repeats, alone) for one in counts
+            }
+            plan_with = functools.cache(self._plan)  # by these costs
+            wall_with = lambda one: self._ran(plan_with(one)).wall_s  # noqa: E731
+            self._lanes.best = fastest(counts, repeats, wall_with)
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -291,21 +289,19 @@ class TaskGraph(Closed):
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
                 stream is being captured.
         """
-        plan = self.plan()
-        costs_s = [job.cost_s for job in plan.schedule.jobs]
-        with torch.set_grad_enabled(self._tracks and torch.is_grad_enabled()):
-            return captured(plan.nodes, costs_s, inputs)
+        with torch.set_grad_enabled(self._is_tracked()):
+            return captured(self.plan(), inputs)
 
     def __repr__(self) -> str:
         lanes = self._lanes.many.cpu_lanes
         return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {lanes} CPU lanes>"
 
     def __enter__(self) -> Self:
-        self._runner.__enter__()
+        self._lanes.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._runner.__exit__(*error)
+        self._lanes.__exit__(*error)
 
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
         """What each task takes, after runs to warm up."""
@@ -319,14 +315,15 @@ class TaskGraph(Closed):
 
     @contextlib.contextmanager
     def _started(self, timed: bool) -> Iterator[Run]:
-        how = {"tracks": self._tracks, "asked": True, "timed": timed}
-        with self._alone(), self._runner.started(self.plan(), **how) as self._run:
-            yield self._run
+        with self._alone():
+            run = self._run = Run(self.plan(), tracks=self._tracks, asked=True, timed=timed)
+            with self._lanes.carrying_out(run, here=False):
+                yield run
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
-        with self._runner.started(plan, tracks=self._tracks, here=True, **how) as self._run:
-            self._run.wait()
-            return self._run
+        run = self._run = Run(plan, tracks=self._tracks, **how)
+        with self._lanes.carrying_out(run, here=True):
+            return run
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -337,14 +334,12 @@ class TaskGraph(Closed):
             finally:
                 self._run = None
 
-    def _plan(self, tracks: bool, lanes: LaneCounts | None = None) -> Plan:
+    def _is_tracked(self) -> bool:
+        return self._tracks and torch.is_grad_enabled()
+
+    def _plan(self, lanes: LaneCounts | None = None) -> Plan:
         """The plan with some numbers of lanes, or with those that were the fastest."""
-        lanes = lanes or self._lanes.best(few=not self._tracks)  # few for traced code
-        return planned(
-            self,
-            self._program.in_order(tracks=tracks),
-            self._program.hazards,
-            inner=self._program.inner,
-            measured_s=self._lanes.costs_s(lanes),
-            **lanes._asdict(),
-        )
+        if lanes is None:  # few for traced code
+            lanes = self._lanes.best or (self._lanes.many if self._tracks else self._lanes.few)
+        measured_s = self._measured_s.get(lanes, {})
+        return planned(self, self._program, lanes, measured_s, tracks=self._is_tracked())

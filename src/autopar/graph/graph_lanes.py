@@ -1,0 +1,158 @@
+"""Graph lanes: how many a graph's plans have, given or by what was faster, and those that are open.
+
+Of what the user has not said there is one lane, or several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from autopar.device import new_stream
+from autopar.graph.node import Node
+from autopar.graph.run import Run
+from autopar.lanes.clock import device_clock
+from autopar.lanes.cpu import cpu_lane
+from autopar.lanes.lane import Lane
+from autopar.refusal import whole_number
+
+_CPU_LANES, _STREAMS = 4, 4  # where there may be several
+_MOST = 1024  # each is a thread, or a stream
+_GAIN = 0.05  # several lanes must gain this much, as their times vary more
+_MOST_ROUNDS, _ENOUGH_S = 15, 0.2  # more rounds than were asked for, as long as they are this quick
+
+
+class LaneCounts(NamedTuple):
+    """How many lanes a plan has."""
+
+    cpu_lanes: int = 1
+    streams: int = 1  # of each GPU
+
+
+class GraphLanes:
+    """The lanes and streams of a graph; as a context manager it keeps them between runs.
+
+    Attributes:
+        few: The fewest lanes that its plans may have.
+        many: The most.
+        best: Which of both has made runs faster than chance explains, if that was measured.
+    """
+
+    def __init__(self, cpu_lanes: int | None, streams: int | None) -> None:
+        most = LaneCounts(min(_CPU_LANES, os.cpu_count() or 1), _STREAMS)
+        given = {
+            name: whole_number(name, count, most=_MOST)
+            for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams))
+            if count is not None
+        }
+        self.few, self.many = LaneCounts(**given), most._replace(**given)
+        self.best: LaneCounts | None = None
+        self._streams: dict[str, torch.cuda.Stream] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
+        self._kept: contextlib.ExitStack | None = None
+        self._process = os.getpid()  # where they are kept
+
+    def that_differ(self, nodes: Sequence[Node]) -> list[LaneCounts]:
+        """The fewest, and the most where that makes a difference to some nodes."""
+        kinds, few, many = {node.device.type for node in nodes}, self.few, self.many
+        more_cpu_lanes = "cpu" in kinds and few.cpu_lanes < many.cpu_lanes
+        more_streams = "cuda" in kinds and few.streams < many.streams
+        return [few, many] if more_cpu_lanes or more_streams else [few]
+
+    def __enter__(self) -> Self:
+        if self._kept is not None:
+            msg = "the graph's lanes are open already; expected one `with graph:` at a time."
+            raise RuntimeError(msg)
+        self._kept, self._process = contextlib.ExitStack(), os.getpid()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        kept, self._kept = self._kept, None
+        self._lanes.clear()
+        if kept is not None:
+            kept.close()
+
+    def kept(self) -> contextlib.AbstractContextManager[object]:
+        """Keep lanes for a while, if they are not kept already."""
+        return self if self._kept is None else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def carrying_out(self, run: Run, *, here: bool) -> Iterator[None]:
+        """Start a run, and wait for all of it at the end of the block.
+
+        Where the calling thread can do it all, `here` lets it do that at once.
+        """
+        here = here and run.plan.is_for_one_thread
+        if not here and self._kept is not None and self._process != os.getpid():
+            msg = (
+                "the graph's lanes are open in another process, which this one was forked from; "
+                "expected a run where they are. Leave the `with` block first, or fork before it."
+            )
+            raise RuntimeError(msg)
+        with contextlib.ExitStack() as opened:
+            lanes: dict[str, Lane] = {}
+            try:
+                if here:
+                    run.do_here()
+                else:
+                    streams = {} if run.in_order else self._streams_of(run.plan.gpu_of_lane)
+                    lanes = self._lanes_for(run, streams, opened)
+                    run.start(lanes, streams)
+                yield
+                run.wait()
+            except BaseException:
+                run.break_off()
+                raise
+            finally:
+                for lane in lanes.values():
+                    lane.wait()
+                run.end()
+
+    def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
+        for lane, gpu in gpu_of_lane.items():
+            if lane not in self._streams:
+                device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
+                self._streams[lane] = new_stream(gpu)
+        return {lane: self._streams[lane] for lane in gpu_of_lane}
+
+    def _lanes_for(
+        self, run: Run, streams: Mapping[str, Any], opened: contextlib.ExitStack
+    ) -> dict[str, Lane]:
+        """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
+        threads = max(1, torch.get_num_threads() // run.plan.cpu_lanes)
+        there, given = self._lanes if self._kept is not None else {}, {}
+        for name, share in run.steps.items():
+            launches = any(step.lane in streams for step in share)
+            form = name, 1 if launches else threads
+            if form not in there:
+                lane = cpu_lane(form[1], name=name, kind="host" if launches else "compute")
+                there[form] = (self._kept or opened).enter_context(lane)
+            given[name] = there[form]
+        return given
+
+
+def fastest(
+    counts: Sequence[LaneCounts], repeats: int, wall_with: Callable[[LaneCounts], float]
+) -> LaneCounts:
+    """The fewest lanes, unless whole runs with more were faster than chance explains.
+
+    Runs take turns, as a machine has slow times, which are to meet all alike.
+    """
+    best, *others = counts
+    for many in others:
+        walls_s: list[tuple[float, float]] = []
+        until_s = time.perf_counter() + _ENOUGH_S
+        while len(walls_s) <= repeats or (
+            len(walls_s) <= _MOST_ROUNDS and time.perf_counter() < until_s
+        ):
+            walls_s.append((wall_with(best), wall_with(many)))
+        few_s, many_s = map(sorted, zip(*walls_s[1:], strict=True))  # after one to warm up
+        quarter = len(few_s) // 4  # of each may be due to chance
+        if many_s[-1 - quarter] < (1 - _GAIN) * few_s[quarter]:
+            best = many
+    return best
