@@ -31,7 +31,7 @@ _MAY = {
     "distributed": "autopar timing timeline traces records",
 }
 _WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
-_DRAW = {f"display.{name}" for name in ("graph_plot", "lanes_plot", "plot")}
+_DRAW = {f"display.{name}" for name in ("graph_plot", "plot")}
 _DRAWS = {"matplotlib", "networkx"}
 _WITH_TORCH = {"traces.profiler", "records.experiment", "records.race"}
 

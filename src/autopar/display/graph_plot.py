@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from autopar.display.format import printable
-from autopar.display.lanes_plot import axes_of
 from autopar.display.rows import COLOURS, by_number
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
@@ -57,9 +56,13 @@ class Planned(Protocol):
 
 
 def draw_graph(
-    graph: networkx.DiGraph, ax: Axes | None, *, columns: bool, hide: Collection[str]
+    graph: networkx.DiGraph,
+    axes_of: Callable[[float], Axes],
+    *,
+    columns: bool,
+    hide: Collection[str],
 ) -> Axes:
-    """Draw the graph of a plan, as `plot.graph` says."""
+    """Draw the graph of a plan, as `plot.graph` says, on axes for a height in points."""
     _remove(graph, hide)
     if not graph:
         but = " but those to hide" if hide else ""
@@ -67,7 +70,7 @@ def draw_graph(
         raise ValueError(msg)
     headers, places, arrows = (_in_columns if columns else _in_layers)(graph)
     wide, high = np.max([*places.values()], axis=0) + 0.5
-    ax = axes_of(min(_CELL * (high + bool(headers)), _MOST_HEIGHT), ax, around=0.8)
+    ax = axes_of(min(_CELL * (high + bool(headers)), _MOST_HEIGHT))
     margin = max(0.0, _FEWEST - wide) / 2
     ax.set(xlim=(-margin, wide + margin), ylim=(high, -0.8 * bool(headers)))
     ax.set_axis_off()
