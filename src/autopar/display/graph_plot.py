@@ -78,8 +78,7 @@ def draw_graph(
         ax.text(i + 0.5, -0.4, header, ha="center", va="center", fontsize=_SMALL + 2)
     lanes = {lane for _, lane in graph.nodes(data="lane")}
     looks = _looks(lanes, lettered=not columns and len(lanes) > 1)
-    implied = "is next on its lane" if columns else "needs no wait"
-    _add_legend(ax, {} if columns else looks, {wait for _, wait in arrows}, implied)
+    _add_legend(ax, looks, {wait for _, wait in arrows}, columns)
     for points, wait in arrows:
         _add_arrow(ax, [np.array(places[point]) for point in points], wait, columns)
     ax.figure.canvas.figure.draw_without_rendering()  # so that the axes have their size
@@ -87,7 +86,7 @@ def draw_graph(
     points = _BOX * cell * 72 / ax.figure.canvas.figure.dpi
     for task, job in graph.nodes.items():
         letter, ink, style = looks[job["lane"]]
-        _add_box(ax, places[task], points, letter + job["name"], ink, style)
+        _add_box(ax, np.array(places[task]), points, letter + job["name"], ink, style)
     return ax
 
 
@@ -148,21 +147,21 @@ def _in_layers(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]
     rows: list[list[Point]] = [*map(list, networkx.topological_generations(graph))]
     layer = {task: number for number, row in enumerate(rows) for task in row}
     arrows: list[Arrow] = []
-    drawn = networkx.DiGraph()
-    drawn.add_nodes_from(graph)
+    drawn = networkx.create_empty_copy(graph)
     for before, task, wait in graph.edges(data="wait"):
-        passed = range(layer[before] + 1, layer[task])
-        for number in passed:
-            if (before, number) not in drawn:  # arrows from one task share what they pass
-                rows[number].append((before, number))
-        points = [before, *((before, number) for number in passed), task]
-        networkx.add_path(drawn, points)
+        # Arrows from one task share what they pass.
+        passed = [(before, number) for number in range(layer[before] + 1, layer[task])]
+        for point in passed:
+            if point not in drawn:
+                rows[point[1]].append(point)
+        networkx.add_path(drawn, points := [before, *passed, task])
         arrows.append((points, wait))
     across = _sorted(drawn, rows)
-    places = {
-        point: (across[point], number + 0.5) for number, row in enumerate(rows) for point in row
-    }
-    return [], places, arrows
+    return (
+        [],
+        {point: (across[point], y + 0.5) for y, row in enumerate(rows) for point in row},
+        arrows,
+    )
 
 
 def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point, float]:
@@ -190,7 +189,8 @@ def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]
 
     lanes = dict(graph.nodes(data="lane"))
     gpus = {lane: int(on_gpu[1]) for lane in lanes.values() if (on_gpu := _ON_GPU.match(lane))}
-    left = sorted({*gpus.values()})[: (len({*gpus.values()}) + 1) // 2]
+    numbers = sorted({*gpus.values()})
+    left = numbers[: (len(numbers) + 1) // 2]
     columns: dict[str, tuple[int, int, bool, str]] = {}  # what they are sorted by, and titles
     for lane in lanes.values():
         number, copies = gpus.get(lane, 0), is_copy(lane)
@@ -204,19 +204,15 @@ def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]
     ]
     # Of the waits those that others imply are left out: they would hide what holds a task up.
     needed = networkx.transitive_reduction(networkx.DiGraph([*graph.edges, *following])).edges
-    waits = [pair for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
+    arrows: list[Arrow] = [(pair, True) for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
+    arrows += [(pair, False) for pair in following]
     rows, lowest = dict[int, int](), dict.fromkeys(order, -1)
     for task in graph:
         column = columns[lanes[task]]
         above = [lowest[column], *(rows[before] for before in graph.pred[task])]
         rows[task] = lowest[column] = 1 + max(above)
-    places: Places = {
-        task: (order.index(columns[lanes[task]]) + 0.5, row + 0.5) for task, row in rows.items()
-    }
-    arrows: list[Arrow] = [
-        *((pair, True) for pair in waits),
-        *((pair, False) for pair in following),
-    ]
+    columned = {task: order.index(columns[lane]) for task, lane in lanes.items()}
+    places: Places = {task: (columned[task] + 0.5, row + 0.5) for task, row in rows.items()}
     return [title for *_, title in order], places, arrows
 
 
@@ -233,7 +229,7 @@ def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, st
     return looks
 
 
-def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], implied: str) -> None:
+def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], columns: bool) -> None:
     """Beneath the axes, what is drawn: lanes, and waits, or what the order on lanes implies."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -241,23 +237,21 @@ def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], imp
     handles: list[Any] = [
         Patch(label=f"{letter}{lane}".replace("$", r"\$"), **style)
         for lane, (letter, _, style) in looks.items()
+        if not columns
     ]
+    names = "is next on its lane" if columns else "needs no wait", "waits for another lane"
     for wait in sorted(waits, reverse=True):
-        name = "waits for another lane" if wait else implied
-        handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=name))
+        handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=names[wait]))
     if handles:
         how: dict[str, Any] = {"loc": "upper center", "frameon": False, "fontsize": _SMALL}
         ax.legend(handles=handles, ncols=min(4, len(handles)), bbox_to_anchor=(0.5, 0), **how)
 
 
-def _add_box(
-    ax: Axes, place: tuple[float, float], points: Any, name: str, ink: str, style: dict[str, Any]
-) -> None:
+def _add_box(ax: Axes, place: Any, points: Any, name: str, ink: str, style: dict[str, Any]) -> None:
     """Add a task: a box, so many points wide and high, with as much of its name as there fits."""
     from matplotlib.patches import Rectangle
 
-    (x, y), (width, height) = place, _BOX
-    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), *_BOX, zorder=3, **style))
+    box = ax.add_patch(Rectangle(place - _BOX / 2, *_BOX, zorder=3, **style))
     letters, lines = (points / (_LETTER, _LINE)).astype(int)
     name, words = printable(name), ""
     if lines and letters >= min(_FEWEST_LETTERS, len(name)):
@@ -265,7 +259,7 @@ def _add_box(
         words = "\n".join(fits)
     how: dict[str, Any] = {"fontsize": _SMALL, "color": ink, "ha": "center", "va": "center"}
     how |= {"parse_math": False, "clip_path": box, "clip_on": True, "linespacing": 1, "zorder": 4}
-    ax.text(x, y, words, **how)
+    ax.text(place[0], place[1], words, **how)
 
 
 def _add_arrow(ax: Axes, stops: Sequence[Any], wait: bool, columns: bool) -> None:
