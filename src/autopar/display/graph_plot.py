@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from autopar.display.format import printable
-from autopar.display.rows import COLOURS, by_number
+from autopar.display.format import by_number, printable
+from autopar.display.rows import COLOURS
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.display.format import format_seconds, like, shortened
+from autopar.display.format import by_number, format_seconds, like, shortened
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
@@ -168,11 +168,6 @@ def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int
             rank, title = i, where + words.format(gpu=gpu, does=does, **fits.groupdict())
     is_own = not on_gpu and not lane.lower().startswith(("cpu", "host"))
     return is_own, by_number(where), int(gpu), rank, does != "computing", title
-
-
-def by_number(words: str) -> list[int | str]:
-    """What sorts rank 2 before rank 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
 def by_gpu(timeline: Timeline, *kinds: str) -> dict[str, list[Intervals]]:
