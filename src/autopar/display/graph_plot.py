@@ -90,37 +90,40 @@ def draw_graph(
     return ax
 
 
-def graph_of(plan: Planned) -> networkx.DiGraph:
+def graph_of(
+    plan: Planned | Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
+) -> networkx.DiGraph:
     """The tasks by their number in the order of issue, with what comes after what.
 
-    `wait` tells arrows to another lane from those that the order on the lanes implies.
+    `wait` tells arrows to another lane from those that the order on the lanes implies. Those of a
+    run, which has a timeline alone, are given by name, among the other values of a record.
     """
     import networkx
 
-    check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
-    schedule, graph = plan.schedule, networkx.DiGraph()
-    number = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    for task, entry in enumerate(schedule.entries):
-        job = schedule.jobs[entry.job]
-        graph.add_node(task, name=job.name, lane=entry.lane)
-        for before in sorted({*job.after, *entry.waits} & number.keys()):
-            graph.add_edge(number[before], task, wait=before in entry.waits)
-    return graph
-
-
-def graph_of_run(
-    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
-) -> networkx.DiGraph:
-    """The same of a plan's run, from its timeline and the plan's arrows."""
-    import networkx
-
-    number, graph = {span.name: n for n, span in enumerate(timeline.spans)}, networkx.DiGraph()
-    for task, span in enumerate(timeline.spans):
-        graph.add_node(task, name=names(span.name), lane=span.lane)
-    for arrow, wait in arrows.items():
-        before, is_arrow, then = arrow.partition(" -> ")
-        if is_arrow:  # a record has other values, too
-            graph.add_edge(number[before], number[then], wait=bool(wait))
+    if isinstance(plan, Timeline):
+        tasks = [(names(span.name), span.lane) for span in plan.spans]
+        number = {span.name: task for task, span in enumerate(plan.spans)}
+        edges = [
+            (number[before], number[task], bool(wait))
+            for arrow, wait in arrows.items()
+            for before, is_arrow, task in [arrow.partition(" -> ")]
+            if is_arrow
+        ]
+    else:
+        expected = "a plan. Pass graph.plan() of a graph, run.plan of a run."
+        check_type("plan", plan, Planned, expected)
+        jobs, entries = plan.schedule.jobs, plan.schedule.entries
+        tasks = [(jobs[entry.job].name, entry.lane) for entry in entries]
+        place = {entry.job: task for task, entry in enumerate(entries)}
+        edges = [
+            (place[before], task, before in entry.waits)
+            for task, entry in enumerate(entries)
+            for before in sorted({*jobs[entry.job].after, *entry.waits} & place.keys())
+        ]
+    graph = networkx.DiGraph()
+    for task, (name, lane) in enumerate(tasks):
+        graph.add_node(task, name=name, lane=lane)
+    graph.add_weighted_edges_from(edges, weight="wait")
     return graph
 
 

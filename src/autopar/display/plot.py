@@ -206,10 +206,7 @@ def graph(
     """
     from autopar.display import graph_plot  # which imports much that only this needs
 
-    if isinstance(plan, Timeline):
-        whole = graph_plot.graph_of_run(plan, arrows or {}, names)
-    else:
-        whole = graph_plot.graph_of(plan)
+    whole = graph_plot.graph_of(plan, arrows or {}, names)
 
     def axes_of(points: float) -> Axes:
         return _axes_of(points, ax, _AROUND_GRAPH)

@@ -11,8 +11,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from autopar.display.format import by_number, format_seconds, like, shortened
 from autopar.timeline.groups import grouped
@@ -217,25 +220,22 @@ def _bars(spans: Sequence[Span], scale_s: float) -> list[Bar]:
 
     Spans that nobody could tell apart are one bar, as dark as busy: a trace may have a million.
     """
-    groups: list[list[Span]] = []
-    for span in spans:
-        last = groups[-1][-1] if groups else span
-        lengths_s = (span.duration_s, last.duration_s, span.start_s - last.end_s)
-        if groups and max(lengths_s) < _FINE * scale_s:
-            groups[-1].append(span)
-        else:
-            groups.append([span])
+    starts_s, ends_s = intervals_of(spans).T
+    lengths_s, gaps_s = ends_s - starts_s, starts_s[1:] - ends_s[:-1]
+    apart = np.maximum(np.maximum(lengths_s[1:], lengths_s[:-1]), gaps_s) >= _FINE * scale_s
+    firsts = [0, *(1 + np.flatnonzero(apart)).tolist(), len(spans)]
     bars: list[Bar] = []
     touching_s = -math.inf  # till when a bar touches the one before, if that is not paler
-    for group in groups:
+    for first, end in pairwise(firsts):
+        group = spans[first:end]
         start_s, end_s = group[0].start_s, max(span.end_s for span in group)
         name, opacity = group[0].name, _PALER if start_s < touching_s else 1.0
         if len(group) > 1:  # idle gaps that are too narrow to draw still show
             name = words_of(group)
             opacity = max(_PALEST, busy_s(group) / ((end_s - start_s) or 1.0))
         touching_s = end_s + 2 * _PIXEL * scale_s if opacity == 1 else -math.inf
-        start, end = like(start_s, end_s).split()[0], like(end_s, end_s)
-        words = f"{name}: {format_seconds(end_s - start_s)}, from {start} to {end}"
+        ends = f"from {like(start_s, end_s).split()[0]} to {like(end_s, end_s)}"
+        words = f"{name}: {format_seconds(end_s - start_s)}, {ends}"
         bars.append(Bar(start_s / scale_s, (end_s - start_s) / scale_s, opacity, words))
     return bars
 
