@@ -204,11 +204,9 @@ def show_timelines(
 
 def _svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
-    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
-    svg.set("aria-labelledby", f"{_KEY}-title {_KEY}-desc")
-    for name, value in (("width", "100%"), ("font-size", "12"), ("fill", "currentColor")):
-        svg.set(name, value)
-    svg.set("style", "display:block")
+    look = {"width": "100%", "font-size": "12", "fill": "currentColor", "style": "display:block"}
+    named = {"role": "img", "aria-labelledby": f"{_KEY}-title {_KEY}-desc"}
+    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **named, **look})
     _add(svg, "title", drawing.title, id=f"{_KEY}-title")
     _add(svg, "desc", " ".join(_said(drawing)), id=f"{_KEY}-desc")
     # From the back: bars lie over the axis' lines, and rims of words break the limit's line.
