@@ -2,7 +2,8 @@
 
 In layers a task's row is the longest way from a start, and rows are sorted by the mean of their
 neighbours' places (Sugiyama, Tagawa and Toda, 1981). In columns each device has one, and a task
-stands below all that it comes after. Matplotlib and networkx are imported when they are needed.
+stands below all that it comes after. Matplotlib and networkx are imported with this, which `plot`
+imports when it is called.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import networkx
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.path import Path as Line
 
 from autopar.display.format import by_number, printable
 from autopar.display.rows import COLOURS
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
-
-if TYPE_CHECKING:
-    import networkx
-    from matplotlib.axes import Axes
 
 # Colours of lanes that compute and of those that copy, and of words on them. Neighbours differ in
 # lightness too, for readers who confuse red and green; beyond these the letters tell.
@@ -98,8 +100,6 @@ def graph_of(
     `wait` tells arrows to another lane from those that the order on the lanes implies. Those of a
     run, which has a timeline alone, are given by name, among the other values of a record.
     """
-    import networkx
-
     if isinstance(plan, Timeline):
         tasks = [(names(span.name), span.lane) for span in plan.spans]
         number = {span.name: task for task, span in enumerate(plan.spans)}
@@ -145,8 +145,6 @@ def _remove(graph: networkx.DiGraph, hide: Collection[str]) -> None:
 
 def _in_layers(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """Layers by the longest way from a start; arrows run beside the boxes of those they pass."""
-    import networkx
-
     rows: list[list[Point]] = [*map(list, networkx.topological_generations(graph))]
     layer = {task: number for number, row in enumerate(rows) for task in row}
     arrows: list[Arrow] = []
@@ -188,8 +186,6 @@ def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point,
 
 def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """A column for each device, and one for its copies, beside which the CPU stands."""
-    import networkx
-
     lanes = dict(graph.nodes(data="lane"))
     gpus = {lane: int(on_gpu[1]) for lane in lanes.values() if (on_gpu := _ON_GPU.match(lane))}
     numbers = sorted({*gpus.values()})
@@ -234,9 +230,6 @@ def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, st
 
 def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], columns: bool) -> None:
     """Beneath the axes, what is drawn: lanes, and waits, or what the order on lanes implies."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     handles: list[Any] = [
         Patch(label=f"{letter}{lane}".replace("$", r"\$"), **style)
         for lane, (letter, _, style) in looks.items()
@@ -252,8 +245,6 @@ def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], col
 
 def _add_box(ax: Axes, place: Any, points: Any, name: str, ink: str, style: dict[str, Any]) -> None:
     """Add a task: a box, so many points wide and high, with as much of its name as there fits."""
-    from matplotlib.patches import Rectangle
-
     box = ax.add_patch(Rectangle(place - _BOX / 2, *_BOX, zorder=3, **style))
     letters, lines = (points / (_LETTER, _LINE)).astype(int)
     name, words = printable(name), ""
@@ -267,9 +258,6 @@ def _add_box(ax: Axes, place: Any, points: Any, name: str, ink: str, style: dict
 
 def _add_arrow(ax: Axes, stops: Sequence[Any], wait: bool, columns: bool) -> None:
     """Add an arrow from point to point, which leaves and enters boxes at their sides."""
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path as Line
-
     beside = columns and stops[0][0] != stops[-1][0]  # to another column
     ends = []
     for start, end in pairwise(stops):
