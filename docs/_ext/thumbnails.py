@@ -57,13 +57,13 @@ def drawn(drawing):
         for rows in islice(lanes.values(), most):
             for row in rows:
                 ax.broken_barh(
-                    [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],
+                    [(bar.left, bar.width) for bar in row.bars],
                     (y + 0.1, 0.7),
                     facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
                 )
             y += 1
         y += 0.3
-    ax.set(xlim=(0, drawing.scale_s), ylim=(y, 0))
+    ax.set(xlim=(0, 1), ylim=(y, 0))
     ax.axis("off")
     return figure
 

@@ -3,61 +3,28 @@
 Pages that tell of times glue them by `tell`, and not by hand: a test of their form sees to that.
 """
 
-from collections import UserDict
-
 from myst_nb import glue
 
+from autopar.records.claim import ByLabel
 from autopar.records.record import Record
 
 _numbers: dict[str, list[str]] = {}  # which a page tells of, by where and when they were measured
 _SCALES = {"ms": 1e3, "µs": 1e6, "%": 100}  # of seconds and shares; other units count
 
 
-class _Noting(UserDict):
-    """Measurements by label, and whether one that was asked for is noisy."""
-
-    noisy = False
-
-    def __getitem__(self, label):
-        one = super().__getitem__(label)
-        self.noisy = self.noisy or bool(one.warning)
-        return one
-
-    def values(self):
-        """All of them: who walks over them has asked for none."""
-        return self.data.values()
-
-    def items(self):
-        """All with their labels, likewise."""
-        return self.data.items()
-
-
 class _Asked(Record):
-    """A record of which it is noted what a figure asks for."""
+    """A record whose measurements keep by which labels a figure has asked for them."""
 
     def _by_label(self):
         return self.measurements
 
-    def estimate(self, figure):
-        asked = set()
-
-        def noting(seconds):
-            value = figure(seconds)
-            asked.update(seconds.asked)
-            return value
-
-        estimate = super().estimate(noting)
-        for label in asked:
-            self.measurements[label]
-        return estimate
-
 
 def _asked(record, figure):
     """A figure's value, and whether a time that it rests on is noisy."""
-    asked = _Asked(**vars(record))
-    object.__setattr__(asked, "measurements", _Noting(asked.measurements))
-    value = asked.measurements[figure].median_s if isinstance(figure, str) else figure(asked)
-    return value, asked.measurements.noisy
+    asked, timed = _Asked(**vars(record)), ByLabel(record.measurements)
+    object.__setattr__(asked, "measurements", timed)
+    value = timed[figure].median_s if isinstance(figure, str) else figure(asked)
+    return value, any(record.measurements[label].warning for label in timed.asked)
 
 
 def words(record, figure, form):

@@ -7,27 +7,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 
-def _on_interrupt(handler: Any, instead_of: Any) -> None:
-    """Change what Ctrl-C does, unless it is ignored, as in a job in the background."""
-    if signal.getsignal(signal.SIGINT) is instead_of:
-        signal.signal(signal.SIGINT, handler)
+def _on_interrupt(*, raises: bool) -> None:
+    """Let Ctrl-C raise its error, which closes what is open, or else end the process at once.
 
-
-def _end_at_interrupts() -> None:
-    """Let Ctrl-C end the process at once: in imports its error comes out as another, or not."""
-    _on_interrupt(signal.SIG_DFL, instead_of=signal.default_int_handler)
-
-
-def _hear_interrupts() -> None:
-    """Let Ctrl-C raise its error again, which closes what is open, once all is imported."""
-    _on_interrupt(signal.default_int_handler, instead_of=signal.SIG_DFL)
+    In imports its error comes out as another, or not, so till all is imported it is the latter.
+    Where it is ignored, as in a job in the background, it stays so.
+    """
+    handlers = signal.SIG_DFL, signal.default_int_handler
+    if signal.getsignal(signal.SIGINT) is handlers[not raises]:
+        signal.signal(signal.SIGINT, handlers[raises])
 
 
 if __name__ == "__main__":
-    _end_at_interrupts()
+    _on_interrupt(raises=False)
 
 import argparse
 import itertools
@@ -62,7 +56,7 @@ _OUTPUTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
     if arguments is None:  # this process is there for nothing else
-        _end_at_interrupts()
+        _on_interrupt(raises=False)
     options = _parser().parse_args(arguments)
     verb = {"devices": _devices, "timeline": _timeline, "record": _record}[options.verb]
     try:
@@ -134,7 +128,7 @@ def _share(text: str) -> float:
 def _devices(_: argparse.Namespace) -> int:
     from autopar.machine import capacity, describe
 
-    _hear_interrupts()
+    _on_interrupt(raises=True)
     machine = describe()
     machine["software"] = {"autopar": __version__, **machine["software"]}
     print(f"{machine}\ncapacity\n  {capacity()}")
@@ -145,7 +139,7 @@ def _timeline(options: argparse.Namespace) -> int:
     from autopar.traces.command import UNREAD, Options, inspect
     from autopar.traces.trace import TraceError
 
-    _hear_interrupts()
+    _on_interrupt(raises=True)
     given = vars(options)
     outputs = {name: given.pop(name) for name in _OUTPUTS if name in given}
     files, _ = given.pop("files"), given.pop("verb")
@@ -166,7 +160,7 @@ def _record(options: argparse.Namespace) -> int:
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
     from autopar.records.store import FOLDER
 
-    _hear_interrupts()
+    _on_interrupt(raises=True)
     folder, gallery = options.to or FOLDER, scripts_of(Path("gallery").resolve())
     named = {name: _named(name, gallery) for name in options.scripts}
     missing = [name for name, scripts in named.items() if not scripts]

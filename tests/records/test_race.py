@@ -85,11 +85,8 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
         given = {"see": ["failing"], "warmup": 1, "repeats": 3}
         ap.race(ways, reset=fail_in("reset"), setup=fail_in("setup"), **given)
     said = {"way": "'failing' was checked", "timed": "'failing' was measured"}
-    said |= {
-        "seen": "'failing' was seen",
-        "reset": "'fine' was checked",
-        "setup": "'fine' was measured",
-    }
+    said |= {"reset": "'fine' was checked", "setup": "'fine' was measured"}
+    said["seen"] = "'failing' was seen"
     assert caught.value.__notes__ == [f"while {said[fails]}"]
     assert caught.traceback[-1].path.samefile(__file__)
     with pytest.raises(TypeError, match="of which no values") as caught:
@@ -202,29 +199,23 @@ def test_rounding_is_told_by_the_resolution_of_the_dtype_that_differs(dtype, apa
     assert not told or f"pass close={{'near': {told}}}." in str(warned[0])
 
 
+_WITHOUT_VALUES = (
+    torch.nn.Linear(2, 2),
+    torch.empty(3, device="meta"),
+    torch.nested.nested_tensor([_X, _X[1:]], layout=torch.jagged),
+    *(numpy.array(["a"]), numpy.array([None]), numpy.datetime64("2026-11-21")),
+    *(numpy.zeros(2, "i4, f4"), Unequal()),
+)
+_SAID = r"a result\[0\] of type .*, of which no values"
+
+
 @pytest.mark.parametrize(
     ("error", "make", "said"),
     [
         (ValueError, lambda: None, "the way 'one' returned nothing.*; expected what it computes"),
         (ValueError, lambda: ([], {"a": None}), "the way 'one' returned nothing"),
         (TypeError, lambda: iter([_X]), "the way 'one' has a result of type .*; expected"),
-        *[
-            (
-                TypeError,
-                lambda leaf=leaf: [deepcopy(leaf)],
-                r"a result\[0\] of type .*, of which no values",
-            )
-            for leaf in (
-                torch.nn.Linear(2, 2),
-                torch.empty(3, device="meta"),
-                torch.nested.nested_tensor([_X, _X[1:]], layout=torch.jagged),
-                numpy.array(["a"]),
-                numpy.array([None]),
-                numpy.datetime64("2026-11-21"),
-                numpy.zeros(2, "i4, f4"),
-                Unequal(),
-            )
-        ],
+        *((TypeError, lambda leaf=leaf: [deepcopy(leaf)], _SAID) for leaf in _WITHOUT_VALUES),
     ],
 )
 def test_results_without_values_to_compare_are_refused(error, make, said):

@@ -1,4 +1,4 @@
-"""Format: how times, numbers, names and origins are written, wherever they are shown."""
+"""Format: how times, numbers, names and origins are written and sorted, wherever shown."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def shortened(name: str, most: int = 70) -> str:
 def printable(text: str) -> str:
     """A text without characters that a terminal obeys, or that a page or file can't have."""
     return _FORBIDDEN.sub("\ufffd", text)
+
+
+def by_number(words: str) -> list[int | str]:
+    """What sorts rank 2 before rank 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
 def origins_of(things: Iterable[Measurement | Timeline]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 In layers a task's row is the longest way from a start, and rows are sorted by the mean of their
 neighbours' places (Sugiyama, Tagawa and Toda, 1981). In columns each device has one, and a task
-stands below all that it comes after. Matplotlib and networkx are imported when they are needed.
+stands below all that it comes after. Matplotlib and networkx are imported with this, which `plot`
+imports when it is called.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import networkx
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.path import Path as Line
 
-from autopar.display.format import printable
-from autopar.display.lanes_plot import axes_of
-from autopar.display.rows import COLOURS, by_number
+from autopar.display.format import by_number, printable
+from autopar.display.rows import COLOURS
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
-
-if TYPE_CHECKING:
-    import networkx
-    from matplotlib.axes import Axes
 
 # Colours of lanes that compute and of those that copy, and of words on them. Neighbours differ in
 # lightness too, for readers who confuse red and green; beyond these the letters tell.
@@ -57,9 +58,13 @@ class Planned(Protocol):
 
 
 def draw_graph(
-    graph: networkx.DiGraph, ax: Axes | None, *, columns: bool, hide: Collection[str]
+    graph: networkx.DiGraph,
+    axes_of: Callable[[float], Axes],
+    *,
+    columns: bool,
+    hide: Collection[str],
 ) -> Axes:
-    """Draw the graph of a plan, as `plot.graph` says."""
+    """Draw the graph of a plan, as `plot.graph` says, on axes for a height in points."""
     _remove(graph, hide)
     if not graph:
         but = " but those to hide" if hide else ""
@@ -67,7 +72,7 @@ def draw_graph(
         raise ValueError(msg)
     headers, places, arrows = (_in_columns if columns else _in_layers)(graph)
     wide, high = np.max([*places.values()], axis=0) + 0.5
-    ax = axes_of(min(_CELL * (high + bool(headers)), _MOST_HEIGHT), ax, around=0.8)
+    ax = axes_of(min(_CELL * (high + bool(headers)), _MOST_HEIGHT))
     margin = max(0.0, _FEWEST - wide) / 2
     ax.set(xlim=(-margin, wide + margin), ylim=(high, -0.8 * bool(headers)))
     ax.set_axis_off()
@@ -75,8 +80,7 @@ def draw_graph(
         ax.text(i + 0.5, -0.4, header, ha="center", va="center", fontsize=_SMALL + 2)
     lanes = {lane for _, lane in graph.nodes(data="lane")}
     looks = _looks(lanes, lettered=not columns and len(lanes) > 1)
-    implied = "is next on its lane" if columns else "needs no wait"
-    _add_legend(ax, {} if columns else looks, {wait for _, wait in arrows}, implied)
+    _add_legend(ax, looks, {wait for _, wait in arrows}, columns)
     for points, wait in arrows:
         _add_arrow(ax, [np.array(places[point]) for point in points], wait, columns)
     ax.figure.canvas.figure.draw_without_rendering()  # so that the axes have their size
@@ -84,41 +88,42 @@ def draw_graph(
     points = _BOX * cell * 72 / ax.figure.canvas.figure.dpi
     for task, job in graph.nodes.items():
         letter, ink, style = looks[job["lane"]]
-        _add_box(ax, places[task], points, letter + job["name"], ink, style)
+        _add_box(ax, np.array(places[task]), points, letter + job["name"], ink, style)
     return ax
 
 
-def graph_of(plan: Planned) -> networkx.DiGraph:
+def graph_of(
+    plan: Planned | Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
+) -> networkx.DiGraph:
     """The tasks by their number in the order of issue, with what comes after what.
 
-    `wait` tells arrows to another lane from those that the order on the lanes implies.
+    `wait` tells arrows to another lane from those that the order on the lanes implies. Those of a
+    run, which has a timeline alone, are given by name, among the other values of a record.
     """
-    import networkx
-
-    check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
-    schedule, graph = plan.schedule, networkx.DiGraph()
-    number = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    for task, entry in enumerate(schedule.entries):
-        job = schedule.jobs[entry.job]
-        graph.add_node(task, name=job.name, lane=entry.lane)
-        for before in sorted({*job.after, *entry.waits} & number.keys()):
-            graph.add_edge(number[before], task, wait=before in entry.waits)
-    return graph
-
-
-def graph_of_run(
-    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
-) -> networkx.DiGraph:
-    """The same of a plan's run, from its timeline and the plan's arrows."""
-    import networkx
-
-    number, graph = {span.name: n for n, span in enumerate(timeline.spans)}, networkx.DiGraph()
-    for task, span in enumerate(timeline.spans):
-        graph.add_node(task, name=names(span.name), lane=span.lane)
-    for arrow, wait in arrows.items():
-        before, is_arrow, then = arrow.partition(" -> ")
-        if is_arrow:  # a record has other values, too
-            graph.add_edge(number[before], number[then], wait=bool(wait))
+    if isinstance(plan, Timeline):
+        tasks = [(names(span.name), span.lane) for span in plan.spans]
+        number = {span.name: task for task, span in enumerate(plan.spans)}
+        edges = [
+            (number[before], number[task], bool(wait))
+            for arrow, wait in arrows.items()
+            for before, is_arrow, task in [arrow.partition(" -> ")]
+            if is_arrow
+        ]
+    else:
+        expected = "a plan. Pass graph.plan() of a graph, run.plan of a run."
+        check_type("plan", plan, Planned, expected)
+        jobs, entries = plan.schedule.jobs, plan.schedule.entries
+        tasks = [(jobs[entry.job].name, entry.lane) for entry in entries]
+        place = {entry.job: task for task, entry in enumerate(entries)}
+        edges = [
+            (place[before], task, before in entry.waits)
+            for task, entry in enumerate(entries)
+            for before in sorted({*jobs[entry.job].after, *entry.waits} & place.keys())
+        ]
+    graph = networkx.DiGraph()
+    for task, (name, lane) in enumerate(tasks):
+        graph.add_node(task, name=name, lane=lane)
+    graph.add_weighted_edges_from(edges, weight="wait")
     return graph
 
 
@@ -140,26 +145,24 @@ def _remove(graph: networkx.DiGraph, hide: Collection[str]) -> None:
 
 def _in_layers(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """Layers by the longest way from a start; arrows run beside the boxes of those they pass."""
-    import networkx
-
     rows: list[list[Point]] = [*map(list, networkx.topological_generations(graph))]
     layer = {task: number for number, row in enumerate(rows) for task in row}
     arrows: list[Arrow] = []
-    drawn = networkx.DiGraph()
-    drawn.add_nodes_from(graph)
+    drawn = networkx.create_empty_copy(graph)
     for before, task, wait in graph.edges(data="wait"):
-        passed = range(layer[before] + 1, layer[task])
-        for number in passed:
-            if (before, number) not in drawn:  # arrows from one task share what they pass
-                rows[number].append((before, number))
-        points = [before, *((before, number) for number in passed), task]
-        networkx.add_path(drawn, points)
+        # Arrows from one task share what they pass.
+        passed = [(before, number) for number in range(layer[before] + 1, layer[task])]
+        for point in passed:
+            if point not in drawn:
+                rows[point[1]].append(point)
+        networkx.add_path(drawn, points := [before, *passed, task])
         arrows.append((points, wait))
     across = _sorted(drawn, rows)
-    places = {
-        point: (across[point], number + 0.5) for number, row in enumerate(rows) for point in row
-    }
-    return [], places, arrows
+    return (
+        [],
+        {point: (across[point], y + 0.5) for y, row in enumerate(rows) for point in row},
+        arrows,
+    )
 
 
 def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point, float]:
@@ -183,11 +186,10 @@ def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point,
 
 def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """A column for each device, and one for its copies, beside which the CPU stands."""
-    import networkx
-
     lanes = dict(graph.nodes(data="lane"))
     gpus = {lane: int(on_gpu[1]) for lane in lanes.values() if (on_gpu := _ON_GPU.match(lane))}
-    left = sorted({*gpus.values()})[: (len({*gpus.values()}) + 1) // 2]
+    numbers = sorted({*gpus.values()})
+    left = numbers[: (len(numbers) + 1) // 2]
     columns: dict[str, tuple[int, int, bool, str]] = {}  # what they are sorted by, and titles
     for lane in lanes.values():
         number, copies = gpus.get(lane, 0), is_copy(lane)
@@ -201,19 +203,15 @@ def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]
     ]
     # Of the waits those that others imply are left out: they would hide what holds a task up.
     needed = networkx.transitive_reduction(networkx.DiGraph([*graph.edges, *following])).edges
-    waits = [pair for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
+    arrows: list[Arrow] = [(pair, True) for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
+    arrows += [(pair, False) for pair in following]
     rows, lowest = dict[int, int](), dict.fromkeys(order, -1)
     for task in graph:
         column = columns[lanes[task]]
         above = [lowest[column], *(rows[before] for before in graph.pred[task])]
         rows[task] = lowest[column] = 1 + max(above)
-    places: Places = {
-        task: (order.index(columns[lanes[task]]) + 0.5, row + 0.5) for task, row in rows.items()
-    }
-    arrows: list[Arrow] = [
-        *((pair, True) for pair in waits),
-        *((pair, False) for pair in following),
-    ]
+    columned = {task: order.index(columns[lane]) for task, lane in lanes.items()}
+    places: Places = {task: (columned[task] + 0.5, row + 0.5) for task, row in rows.items()}
     return [title for *_, title in order], places, arrows
 
 
@@ -230,31 +228,24 @@ def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, st
     return looks
 
 
-def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], implied: str) -> None:
+def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], columns: bool) -> None:
     """Beneath the axes, what is drawn: lanes, and waits, or what the order on lanes implies."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     handles: list[Any] = [
         Patch(label=f"{letter}{lane}".replace("$", r"\$"), **style)
         for lane, (letter, _, style) in looks.items()
+        if not columns
     ]
+    names = "is next on its lane" if columns else "needs no wait", "waits for another lane"
     for wait in sorted(waits, reverse=True):
-        name = "waits for another lane" if wait else implied
-        handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=name))
+        handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=names[wait]))
     if handles:
         how: dict[str, Any] = {"loc": "upper center", "frameon": False, "fontsize": _SMALL}
         ax.legend(handles=handles, ncols=min(4, len(handles)), bbox_to_anchor=(0.5, 0), **how)
 
 
-def _add_box(
-    ax: Axes, place: tuple[float, float], points: Any, name: str, ink: str, style: dict[str, Any]
-) -> None:
+def _add_box(ax: Axes, place: Any, points: Any, name: str, ink: str, style: dict[str, Any]) -> None:
     """Add a task: a box, so many points wide and high, with as much of its name as there fits."""
-    from matplotlib.patches import Rectangle
-
-    (x, y), (width, height) = place, _BOX
-    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), *_BOX, zorder=3, **style))
+    box = ax.add_patch(Rectangle(place - _BOX / 2, *_BOX, zorder=3, **style))
     letters, lines = (points / (_LETTER, _LINE)).astype(int)
     name, words = printable(name), ""
     if lines and letters >= min(_FEWEST_LETTERS, len(name)):
@@ -262,14 +253,11 @@ def _add_box(
         words = "\n".join(fits)
     how: dict[str, Any] = {"fontsize": _SMALL, "color": ink, "ha": "center", "va": "center"}
     how |= {"parse_math": False, "clip_path": box, "clip_on": True, "linespacing": 1, "zorder": 4}
-    ax.text(x, y, words, **how)
+    ax.text(place[0], place[1], words, **how)
 
 
 def _add_arrow(ax: Axes, stops: Sequence[Any], wait: bool, columns: bool) -> None:
     """Add an arrow from point to point, which leaves and enters boxes at their sides."""
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path as Line
-
     beside = columns and stops[0][0] != stops[-1][0]  # to another column
     ends = []
     for start, end in pairwise(stops):

@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.format import origins_of, printable, short_origins, unit_of
-from autopar.display.lanes_plot import LIMIT, axes_of, draw_lanes, finish, write_beneath
-from autopar.display.rows import COLOURS
+from autopar.display.format import (
+    format_seconds,
+    origins_of,
+    printable,
+    short_origins,
+    unit_of,
+)
+from autopar.display.rows import COLOURS, HEIGHTS, LINE, layout_of, scale_of
 from autopar.display.show import RICH, speaks
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Limit, limits_of
-from autopar.units import format_seconds
+from autopar.timing.measurement import Limit, check_positive, limits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +42,15 @@ __all__ = ["bars", "graph", "save", "show", "timeline"]
 _TITLE_PER_INCH = 8  # characters
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 _LABEL_LETTERS = 32  # in a line of what a bar is called
+_SMALL = 7  # points, for what must be on the figure but is not what it shows
+_SMALL_PER_INCH = 16  # of its letters
+_AROUND = 0.9  # inches that title and time axis take
+_AROUND_GRAPH = 0.8
+_LIMIT: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2}
+_HATCHES = {"copy": "////", "communication": "xxxx"}
+_RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+_BRACKET = {"arrowstyle": "|-|,widthA=0.2,widthB=0.2", "shrinkA": 0, "shrinkB": 0}
+_WORDS: dict[str, Any] = {"fontsize": "small", "parse_math": False}
 # Backends that only write files; all others have a window or a page to show figures in.
 _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
 
@@ -67,7 +80,39 @@ def timeline(
     >>> axes = timeline({"serial": run, "at once": run}, title="Two products")
     >>> plt.close()
     """
-    ax = draw_lanes(panels_of("timelines", timelines), limit_s, ax)
+    panels = panels_of("timelines", timelines)
+    if limit_s is not None:
+        check_positive("limit_s", limit_s)
+    scale_s = scale_of(panels.values(), limit_s)
+    unit, unit_s = unit_of(scale_s)
+    wide, layout = scale_s / unit_s, layout_of(panels.items(), scale_s)
+    ax = _axes_of(layout.height, ax)  # a pixel of the layout is a point
+    in_middle: dict[str, Any] = {**_WORDS, "ha": "center", "va": "center", "bbox": _RIM}
+    for y, words, is_bold in layout.headings:
+        ax.text(0, y, printable(words), weight="bold" if is_bold else "normal", **_WORDS)
+    for row in layout.rows:
+        ax.broken_barh(
+            [(wide * bar.left, wide * bar.width) for bar in row.bars],
+            (row.top, HEIGHTS[row.kind]),
+            facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
+            edgecolor="white",
+            linewidth=0.0,
+            hatch=_HATCHES.get(row.kind),
+        )
+    for left, right, y, _ in layout.brackets:
+        ax.annotate("", (wide * left, y), (wide * right, y), arrowprops=_BRACKET)
+    labels = [label for row in layout.rows for label in row.labels]
+    labels += [bracket._replace(y=bracket.y + LINE - 6) for bracket in layout.brackets]
+    for left, right, y, words in labels:
+        ax.text(wide * (left + right) / 2, y, printable(words), **in_middle)
+    ax.set(xlim=(0, 1.03 * wide), ylim=(layout.height, 0), yticks=[])
+    if limit_s is not None:
+        ax.axvline(limit_s / unit_s, **_LIMIT)
+        above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
+        above |= {"xytext": (0, 2), "textcoords": "offset points", "fontsize": _SMALL}
+        ax.annotate(f"limit {format_seconds(limit_s)}", (limit_s / unit_s, 1), **above)
+    ax.set_xlabel(f"time ({unit})")
+    _write_beneath(ax, origins_of(panels.values()))
     return _titled(ax, title, pad=_TITLE_PAD)
 
 
@@ -96,7 +141,7 @@ def bars(
     limits = limits_of([one.label for one in chosen], limit_s)
     labels = [textwrap.fill(printable(one.label), _LABEL_LETTERS) for one in chosen]
     unit, unit_s = unit_of(max(one.median_s for one in chosen))
-    ax = axes_of(32 * len(chosen), ax)
+    ax = _axes_of(32 * len(chosen), ax)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
         ax.barh(y, one.median_s / unit_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
@@ -104,7 +149,7 @@ def bars(
         times = np.array(one.values_s) / unit_s
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
-            ax.vlines(limit / unit_s, y - 0.42, y + 0.42, **LIMIT)
+            ax.vlines(limit / unit_s, y - 0.42, y + 0.42, **_LIMIT)
         words = format_seconds(one.median_s) + "*" * bool(one.warning)
         at = max(*times, (limit or 0.0) / unit_s), y
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
@@ -114,9 +159,8 @@ def bars(
     ax.invert_yaxis()
     ax.set_xlim(0, 1.2 * max(ax.dataLim.x1, 0.0))  # room for the figures beside the bars
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
-    finish(ax, unit, [*origins_of(chosen), *noisy])
-    if any(limits):
-        ax.set_xlabel(f"{ax.get_xlabel()}; dashed: the limit")
+    ax.set_xlabel(f"time ({unit}){'; dashed: the limit' * any(limits)}")
+    _write_beneath(ax, [*origins_of(chosen), *noisy])
     return _titled(ax, title)
 
 
@@ -162,11 +206,12 @@ def graph(
     """
     from autopar.display import graph_plot  # which imports much that only this needs
 
-    if isinstance(plan, Timeline):
-        whole = graph_plot.graph_of_run(plan, arrows or {}, names)
-    else:
-        whole = graph_plot.graph_of(plan)
-    return _titled(graph_plot.draw_graph(whole, ax, columns=columns, hide=hide), title)
+    whole = graph_plot.graph_of(plan, arrows or {}, names)
+
+    def axes_of(points: float) -> Axes:
+        return _axes_of(points, ax, _AROUND_GRAPH)
+
+    return _titled(graph_plot.draw_graph(whole, axes_of, columns=columns, hide=hide), title)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
@@ -217,7 +262,7 @@ def show(name: str, *origins: str) -> None:
 
     for number in plt.get_fignums():
         for ax in plt.figure(number).axes[-1:]:
-            write_beneath(ax, sorted({*origins}))
+            _write_beneath(ax, sorted({*origins}))
     if os.environ.get(RICH):
         return
     if plt.get_backend().lower() not in _FILE_BACKENDS:
@@ -245,6 +290,32 @@ def _write(figure: Figure, path: Path) -> None:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _axes_of(points: float, ax: Axes | None, around: float = _AROUND) -> Axes:
+    """The axes given, or those of a new figure, so many points high and inches around them."""
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+
+    if ax is None:
+        figsize = plt.rcParams["figure.figsize"][0], around + points / 72
+        ax = plt.subplots(figsize=figsize, layout="constrained")[1]
+    check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _write_beneath(ax: Axes, lines: Sequence[str]) -> None:
+    """Write small lines beneath the label of the horizontal axis, none wider than the figure.
+
+    Where a figure is from is said so, as it may be taken out of its page.
+    """
+    across = int(_SMALL_PER_INCH * ax.figure.canvas.figure.get_figwidth())
+    how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
+    how |= {"textcoords": "offset points", "fontsize": _SMALL, "ha": "right", "va": "top"}
+    if lines:
+        broken = [textwrap.fill(printable(line), across) for line in lines]
+        ax.annotate("\n".join(broken), (1, 0), (0, -2), **how)
 
 
 def _titled(ax: Axes, title: str, **how: Any) -> Axes:

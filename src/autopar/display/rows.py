@@ -1,19 +1,23 @@
 """Rows: what a picture of timelines has and where it stands, whether SVG or matplotlib draws it.
 
 Lanes by the names that people know, in the order of devices; their bars, and the words in these;
-and the stretch in which a GPU copied and did not compute. Times are in seconds from the first
-span's start on, heights in pixels from the top down.
+and the stretch in which a GPU copied and did not compute. Places across are shares of the width,
+from the first span's start on, and places down are pixels.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.display.format import format_seconds, shortened
+import numpy as np
+
+from autopar.display.format import by_number, format_seconds, like, shortened
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
@@ -28,12 +32,7 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span, Timeline
 
-COLOURS = {
-    "compute": "#3b76c4",
-    "copy": "#d9822b",
-    "communication": "#1f9e89",
-    "host": "#7a869a",
-}
+COLOURS = {"compute": "#3b76c4", "copy": "#d9822b", "communication": "#1f9e89", "host": "#7a869a"}
 HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 14}  # more than colours differ
 LINE = 18  # that a line of text takes
 _PIXEL = 1 / 900  # share of a wide page
@@ -66,18 +65,21 @@ _SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
 
 
 class Label(NamedTuple):
-    """Words for a stretch of time."""
+    """Words for a stretch of time, and how far down they or their bracket stand."""
 
-    start_s: float
-    end_s: float
+    left: float
+    right: float
+    y: int
     words: str
 
 
 class Bar(NamedTuple):
-    """A span, or one for several, and how it is drawn."""
+    """A span, or several as one, and what it is in words."""
 
-    span: Span
+    left: float
+    width: float
     opacity: float
+    words: str
 
 
 class Row(NamedTuple):
@@ -87,28 +89,15 @@ class Row(NamedTuple):
     kind: str
     top: int
     bars: list[Bar]
-    labels: list[Label]  # what stands in the bars
-
-    @property
-    def bottom(self) -> int:
-        """Where its bars end."""
-        return self.top + HEIGHTS[self.kind]
-
-
-class Heading(NamedTuple):
-    """Words above a lane, or above a panel."""
-
-    bottom: int
-    words: str
-    of_panel: bool
+    labels: list[Label]  # what stands in the bars, in their middle
 
 
 class Layout(NamedTuple):
     """All that a picture has between its limit's name and its axis."""
 
-    headings: list[Heading]
+    headings: list[tuple[int, str, bool]]  # how far down, words, and whether they are of a panel
     rows: list[Row]
-    brackets: list[tuple[int, Label]]  # each with where its line is; its words stand beneath
+    brackets: list[Label]  # their words stand beneath
     height: int
 
 
@@ -120,37 +109,28 @@ def scale_of(timelines: Iterable[Timeline], limit_s: float | None) -> float:
 
 def layout_of(panels: Iterable[tuple[str, Timeline]], scale_s: float, top: int = 0) -> Layout:
     """Panels under one another, each with its lanes and then its brackets."""
-    headings: list[Heading] = []
-    rows: list[Row] = []
-    brackets: list[tuple[int, Label]] = []
-    y = top
+    layout, y = Layout([], [], [], 0), top
     for name, timeline in panels:
+        run = timeline.rebased()
         if name:
             y += LINE
             words = f"{shortened(name, _LONGEST_TITLE)}: {format_seconds(timeline.makespan_s)}"
-            headings.append(Heading(y - 4, words, of_panel=True))
-        for title, spans in titled(timeline.rebased())[0]:
+            layout.headings.append((y - 4, words, True))
+        for title, spans in titled(run)[0]:
             y += LINE
-            headings.append(Heading(y - 5, shortened(title, _LONGEST_TITLE), of_panel=False))
-            lane = _rows(f"{name}: {title}" if name else title, spans, scale_s, y)
-            rows += lane
-            y = 8 + max(row.bottom for row in lane)
-        for label in _not_hidden(timeline.rebased(), scale_s):
-            brackets.append((y, label))
+            layout.headings.append((y - 5, shortened(title, _LONGEST_TITLE), False))
+            lane = f"{name}: {title}" if name else title
+            for kind, same in grouped(spans, attrgetter("kind")).items():
+                for layer in _layers(same) if kind == "host" else [same]:
+                    labels = _labels(layer, scale_s, y + HEIGHTS[kind] // 2)
+                    layout.rows.append(Row(lane, kind, y, _bars(layer, scale_s), labels))
+                    y += HEIGHTS[kind] + 2
+            y += 6
+        for start_s, end_s, words in _not_hidden(run, scale_s):
+            layout.brackets.append(Label(start_s / scale_s, end_s / scale_s, y, words))
             y += LINE + 10
         y += 8
-    return Layout(headings, rows, brackets, y)
-
-
-def _rows(lane: str, spans: Sequence[Span], scale_s: float, top: int) -> list[Row]:
-    """The rows of a lane: one for each kind, and of ranges one for each layer."""
-    rows: list[Row] = []
-    for kind, same in grouped(spans, attrgetter("kind")).items():
-        label = _names if kind == "host" else _labels
-        for layer in _layers(same) if kind == "host" else [same]:
-            rows.append(Row(lane, kind, top, _bars(layer, scale_s), label(layer, scale_s)))
-            top = rows[-1].bottom + 2
-    return rows
+    return layout._replace(height=y)
 
 
 def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
@@ -193,11 +173,6 @@ def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int
     return is_own, by_number(where), int(gpu), rank, does != "computing", title
 
 
-def by_number(words: str) -> list[int | str]:
-    """What sorts rank 2 before rank 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
-
-
 def by_gpu(timeline: Timeline, *kinds: str) -> dict[str, list[Intervals]]:
     """When each GPU did what is of these kinds, by its name; what lanes of none did has no name."""
     on_gpu = {lane: _ON_GPU.match(lane) for lane in timeline.lanes}
@@ -211,11 +186,11 @@ def by_gpu(timeline: Timeline, *kinds: str) -> dict[str, list[Intervals]]:
     }
 
 
-def _not_hidden(timeline: Timeline, scale_s: float) -> list[Label]:
+def _not_hidden(timeline: Timeline, scale_s: float) -> list[tuple[float, float, str]]:
     """For each GPU the longest stretch in which it copied and did not compute, if long enough."""
     gpus = by_gpu(timeline, "copy", "compute")
     copying = sum(len(copies) > 0 for copies, _ in gpus.values())
-    labels, gap = [], [0.0, _GAP * scale_s]
+    found, gap = [], [0.0, _GAP * scale_s]
     for gpu, (copies, kernels) in gpus.items():
         bare = without(copies, kernels)
         stretch = longest(without(covered(bare + gap) - gap, kernels))
@@ -224,8 +199,8 @@ def _not_hidden(timeline: Timeline, scale_s: float) -> list[Label]:
             if bare_s >= _BRACKET * scale_s:
                 where = f"{gpu or 'other lanes'}: " if copying > 1 else ""
                 words = f"{where}{format_seconds(bare_s)} of copying not hidden"
-                labels.append(Label(*stretch, words))
-    return labels
+                found.append((*stretch, words))
+    return found
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:
@@ -245,47 +220,40 @@ def _bars(spans: Sequence[Span], scale_s: float) -> list[Bar]:
 
     Spans that nobody could tell apart are one bar, as dark as busy: a trace may have a million.
     """
-    groups: list[list[Span]] = []
-    for span in spans:
-        last = groups[-1][-1] if groups else None
-        lengths_s = (span.duration_s, last.duration_s, span.start_s - last.end_s) if last else ()
-        if last and max(lengths_s) < _FINE * scale_s:
-            groups[-1].append(span)
-        else:
-            groups.append([span])
+    starts_s, ends_s = intervals_of(spans).T
+    lengths_s, gaps_s = ends_s - starts_s, starts_s[1:] - ends_s[:-1]
+    apart = np.maximum(np.maximum(lengths_s[1:], lengths_s[:-1]), gaps_s) >= _FINE * scale_s
+    firsts = [0, *(1 + np.flatnonzero(apart)).tolist(), len(spans)]
     bars: list[Bar] = []
-    for group in groups:
-        bar, opacity = group[0], 1.0
+    touching_s = -math.inf  # till when a bar touches the one before, if that is not paler
+    for first, end in pairwise(firsts):
+        group = spans[first:end]
+        start_s, end_s = group[0].start_s, max(span.end_s for span in group)
+        name, opacity = group[0].name, _PALER if start_s < touching_s else 1.0
         if len(group) > 1:  # idle gaps that are too narrow to draw still show
-            end_s = max(span.end_s for span in group)
-            bar = Span(words_of(group), bar.lane, bar.start_s, end_s, bar.kind)
-            opacity = max(_PALEST, busy_s(group) / (bar.duration_s or 1.0))
-        elif bars and bars[-1].opacity == 1:
-            touches = bar.start_s - bars[-1].span.end_s < 2 * _PIXEL * scale_s
-            opacity = _PALER if touches else 1.0
-        bars.append(Bar(bar, opacity))
+            name = words_of(group)
+            opacity = max(_PALEST, busy_s(group) / ((end_s - start_s) or 1.0))
+        touching_s = end_s + 2 * _PIXEL * scale_s if opacity == 1 else -math.inf
+        ends = f"from {like(start_s, end_s).split()[0]} to {like(end_s, end_s)}"
+        words = f"{name}: {format_seconds(end_s - start_s)}, {ends}"
+        bars.append(Bar(start_s / scale_s, (end_s - start_s) / scale_s, opacity, words))
     return bars
 
 
-def _names(ranges: Sequence[Span], scale_s: float) -> list[Label]:
-    """The names of ranges that are wide enough for some letters of it."""
-    fits = [(span, int(span.duration_s / scale_s * _LETTERS)) for span in ranges]
-    return [
-        Label(span.start_s, span.end_s, shortened(span.name, letters))
-        for span, letters in fits
-        if letters > 2
-    ]
+def _labels(spans: Sequence[Span], scale_s: float, y: int) -> list[Label]:
+    """What stands in bars: of ranges as much of the name as fits, if that is some letters.
 
-
-def _labels(spans: Sequence[Span], scale_s: float) -> list[Label]:
-    """What stands in bars that all but touch: what most of their time goes to, where it fits."""
-    gap, labels = [0.0, _APART * scale_s], []
-    stretches = covered(intervals_of(spans) + gap) - gap
+    In other bars that all but touch it is what most of their time goes to, where that fits.
+    """
+    labels, gap, is_range = [], [0.0, _APART * scale_s], spans[0].kind == "host"
+    stretches = intervals_of(spans) if is_range else covered(intervals_of(spans) + gap) - gap
     wide = stretches[:, 1] - stretches[:, 0] > scale_s / _LETTERS
     for start_s, end_s in stretches[wide].tolist():
-        words = words_of([span for span in spans if start_s <= span.start_s <= end_s])
-        if words and end_s - start_s > len(words) / _LETTERS * scale_s:
-            labels.append(Label(start_s, end_s, words))
+        letters = (end_s - start_s) / scale_s * _LETTERS
+        inside = [span for span in spans if start_s <= span.start_s <= end_s]
+        words = shortened(inside[0].name, int(letters)) if is_range else words_of(inside)
+        if words and letters >= max(len(words), 3 * is_range):
+            labels.append(Label(start_s / scale_s, end_s / scale_s, y, words))
     return labels
 
 

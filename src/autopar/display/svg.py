@@ -1,4 +1,9 @@
-"""Svg: timelines on one time scale, as inline SVG for a page and as text for a terminal."""
+"""Svg: timelines on one time scale, as inline SVG for a page and as text for a terminal.
+
+Lengths across are percentages and lengths down are pixels, so bars take whatever width a page has
+while text keeps its size: a drawing reads on a telephone as on a desk. Lane names stand above
+their bars for the same reason.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,18 @@ import base64
 import gzip
 import hashlib
 import html
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from autopar.display import plot
-from autopar.display.format import badge, format_seconds, origins_of, printable
+from autopar.display.format import badge, format_seconds, origins_of, printable, unit_of
 from autopar.display.page import page
-from autopar.display.rows import scale_of
-from autopar.display.shapes import add, add_shapes
+from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, scale_of
 from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences
 from autopar.files import path_of, write_atomically
@@ -28,6 +33,17 @@ from autopar.timing.measurement import check_positive
 
 _KEY = "autopar-KEY"  # begins ids, until the content is known
 _MOST_EMBEDDED = 20_000  # spans; a trace of more would weigh a page down by half a megabyte
+_TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
+_STEPS = (1, 2, 2.5, 5, 10)
+_LETTER = 0.01  # share of the width that half a letter takes on a telephone
+# Words have a rim in the page's colour: of this site, of a notebook, and of any other page or file.
+_BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
+_RIM = f"paint-order:stroke;stroke-linejoin:round;stroke:{_BEHIND};stroke-width:4px"
+_WIDE_RIM = _RIM.replace("4px", "8px")  # covers a line between words, too
+# On a bar words have the page's colour, on which the bar's stands out, and a rim of the bar's own;
+# where no page sets colours, white is readable on those that compute, and black on all others.
+_ON_BAR = "fill:var(--color-background-primary, {});stroke-width:3px;stroke:{}"
+_LIMIT = {"style": "stroke:var(--autopar-limit, currentColor)", "stroke_width": 1.5}
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +104,7 @@ class Drawing:
         """
         path = path_of(path)
         if path.suffix == ".svg":
-            write_atomically(path, printable(as_svg(self)) + "\n")
+            write_atomically(path, printable(_svg(self)) + "\n")
         elif path.suffix == ".html":
             write_atomically(path, page(self.title, self._repr_html_()))
         elif path.suffix == ".png":
@@ -103,11 +119,16 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))
+        details = [*map(_paragraph, _said(self))]
+        for name, timeline in self.panels:
+            details.append(lane_table(timeline, f"{name or self.title}: lanes")._repr_html_())
+            details.append(_download(timeline, f"{self.title} {name}"))
         return printable(
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
-            f"{as_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}\n{badges}\n</figcaption>\n"
-            f"{_details(self)}\n</figure>"
+            f"{_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}\n{badges}\n</figcaption>\n"
+            "<details><summary>The same in words, in tables and as files</summary>\n"
+            + "\n".join([*details, "</details>\n</figure>"])
         )
 
 
@@ -181,16 +202,40 @@ def show_timelines(
     return drawing
 
 
-def as_svg(drawing: Drawing) -> str:
+def _svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
-    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
-    svg.set("aria-labelledby", f"{_KEY}-title {_KEY}-desc")
-    for name, value in (("width", "100%"), ("font-size", "12"), ("fill", "currentColor")):
-        svg.set(name, value)
-    svg.set("style", "display:block")
-    add(svg, "title", drawing.title, id=f"{_KEY}-title")
-    add(svg, "desc", " ".join(_words(drawing)), id=f"{_KEY}-desc")
-    add_shapes(svg, drawing.panels, drawing.kinds, drawing.scale_s, drawing.limit_s)
+    look = {"width": "100%", "font-size": "12", "fill": "currentColor", "style": "display:block"}
+    named = {"role": "img", "aria-labelledby": f"{_KEY}-title {_KEY}-desc"}
+    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **named, **look})
+    _add(svg, "title", drawing.title, id=f"{_KEY}-title")
+    _add(svg, "desc", " ".join(_said(drawing)), id=f"{_KEY}-desc")
+    # From the back: bars lie over the axis' lines, and rims of words break the limit's line.
+    axis, bars, limit, words = (_add(svg, "g") for _ in range(4))
+    axis.set("class", "autopar-axis")
+    words.set("style", _RIM)
+    top = LINE if drawing.limit_s else 0
+    layout = layout_of(drawing.panels, drawing.scale_s, top)
+    for y, text, is_bold in layout.headings:
+        _add(words, "text", text, y=y, **({"font_weight": "bold"} if is_bold else {}))
+    for row in layout.rows:
+        _add_row(bars, words, row)
+    for bracket in layout.brackets:
+        left, right, y, _ = bracket
+        for x1, x2, up in ((left, left, 6), (left, right, 0), (right, right, 6)):
+            _add_line(bars, "bracket", x1, x2, y + 2 - up, y + 2)
+        _add_words(words, bracket._replace(y=y + LINE))
+    _add_axis(axis, drawing.scale_s, top, layout.height)
+    if drawing.limit_s:
+        at = drawing.limit_s / drawing.scale_s
+        _add_line(limit, "limit", at, at, LINE - 2, layout.height, stroke_dasharray="5 3")
+        _add_words(limit, Label(at, at, LINE - 6, f"limit {format_seconds(drawing.limit_s)}"))
+    x, y = 0, layout.height + LINE + 4
+    for kind in drawing.kinds:  # a legend, drawn as the bars are
+        height = HEIGHTS[kind] * 2 // 3
+        _add(svg, "rect", **_look(kind), x=x, y=y + 14 - height, width=18, height=height)
+        _add(svg, "text", kind, x=x + 24, y=y + 12)
+        x += 38 + 7 * len(kind)
+    svg.set("height", str(y + LINE + 4))
     text = tostring(svg, encoding="unicode")
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
     content = text + drawing.caption  # a page may have one picture twice, under two captions
@@ -198,28 +243,87 @@ def as_svg(drawing: Drawing) -> str:
     return text.replace(_KEY, f"autopar-{digest[:10]}")
 
 
-def _words(drawing: Drawing) -> list[str]:
+def _add_row(bars: Element, words: Element, row: Row) -> None:
+    """Add the bars of a row, which say what they are, and the words to be drawn over them."""
+    group = _add(bars, "g", **_look(row.kind), data_lane=row.lane)
+    for left, width, opacity, said in row.bars:
+        across = {"x": _across(left), "width": _across(width)}
+        bar = _add(group, "rect", **across, y=row.top, height=HEIGHTS[row.kind])
+        if opacity < 1:
+            bar.set("opacity", f"{opacity:.2f}")
+        _add(bar, "title", said)
+    style = _ON_BAR.format("#fff" if row.kind == "compute" else "#000", _colour(row.kind))
+    for left, right, y, text in row.labels:
+        middle = {"x": _across((left + right) / 2), "y": y + 4, "text_anchor": "middle"}
+        _add(words, "text", text, **middle, style=style)
+
+
+def _add_axis(axis: Element, scale_s: float, top: int, bottom: int) -> None:
+    """Lines at round times from `top` to `bottom`, six at most, their labels beneath."""
+    rough = scale_s / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    # Rounding may leave the last step a hair too short; then the next is taken below.
+    step = next(size * power for size in _STEPS if size * power >= rough * (1 - 1e-9))
+    unit, unit_s = unit_of(scale_s)
+    for i in range(math.floor(scale_s / step * (1 + 1e-9)) + 1):
+        at, ink = i * step / scale_s, {"stroke": "currentColor", "stroke_opacity": 0.18}
+        _add(axis, "line", x1=_across(at), x2=_across(at), y1=top, y2=bottom, **ink)
+        _add_words(axis, Label(at, at, bottom + 13, f"{i * step / unit_s:.6g} {unit}"))
+
+
+def _add_line(
+    parent: Element, name: str, left: float, right: float, y1: int, y2: int, **more: object
+) -> None:
+    ends = {"x1": _across(left), "x2": _across(right), "y1": y1, "y2": y2}
+    _add(parent, "line", class_=f"autopar-{name}", **ends, **_LIMIT, **more)
+
+
+def _add_words(parent: Element, label: Label) -> None:
+    # Kept inside the drawing: near its edges text runs inwards, from where what it names ends.
+    left, right, y, words = label
+    half, middle = len(words) * _LETTER, (left + right) / 2
+    anchor, at = "middle", middle
+    if middle < half:
+        anchor, at = "start", left
+    elif middle > 1 - half:
+        anchor, at = "end", right
+    _add(parent, "text", words, x=_across(at), y=y, text_anchor=anchor, style=_WIDE_RIM)
+
+
+def _add(parent: Element, tag: str, text: str = "", /, **attributes: object) -> Element:
+    """Add an element; a name of an attribute has `_` for `-`, and one at its end is left out."""
+    named = {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items()}
+    element = SubElement(parent, tag, named)
+    element.text = text
+    return element
+
+
+def _look(kind: str) -> dict[str, str]:
+    # The stroke keeps a span visible that is thinner than a pixel.
+    style = f"fill:{_colour(kind)};stroke:{_colour(kind)};stroke-width:0.5"
+    return {"class_": f"autopar-{kind}", "style": style}
+
+
+def _colour(kind: str) -> str:
+    return f"var(--autopar-{kind}, {COLOURS[kind]})"
+
+
+def _across(share: float) -> str:
+    return f"{100 * share:.4f}".rstrip("0").rstrip(".") + "%"
+
+
+def _said(drawing: Drawing) -> list[str]:
     """What the picture shows, a text for each panel, and what is true of all."""
     said = []
     for name, timeline in drawing.panels:
         # Where panels come from different places, each says its own; the badges don't tell which.
         where = [f"({timeline.origin})"] * bool(len(drawing.origins) > 1 and timeline.origin)
         said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
-    timelines = [timeline for _, timeline in drawing.panels]
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
-        if any(timeline.makespan_s < drawing.limit_s for timeline in timelines):
+        if any(timeline.makespan_s < drawing.limit_s for _, timeline in drawing.panels):
             said.append("It is computed from times measured in other runs: one may end before it.")
     return said
-
-
-def _details(drawing: Drawing) -> str:
-    parts = ["<details><summary>The same in words, in tables and as files</summary>"]
-    parts += map(_paragraph, _words(drawing))
-    for name, timeline in drawing.panels:
-        parts.append(lane_table(timeline, f"{name or drawing.title}: lanes")._repr_html_())
-        parts.append(_download(timeline, f"{drawing.title} {name}"))
-    return "\n".join([*parts, "</details>"])
 
 
 def _paragraph(words: str) -> str:

@@ -32,6 +32,7 @@ _STAYS = (
 )
 _SHARE = " / time"  # how the name of a column ends whose cells have bars
 _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {}%,transparent 0)"
+_NUMERIC, _ALIGN = 'class="num" ', ("text-align:left", "text-align:right")
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 _DRAWN = re.compile(r" *(\d[\d.]*) %( [#.]+)?")  # a share, and its bar of characters
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
@@ -78,10 +79,7 @@ class Table:
         name = html.escape(self.caption or f"Table of {self.headers[0]}")
         words = " ".join([html.escape(self.caption), *map(badge, self.origins)]).strip()
         caption = f'<caption><span style="{_STAYS}">{words}</span></caption>' if words else ""
-        head = "".join(
-            _cell(header, right, "col")
-            for header, right in zip(self.headers, self._numeric, strict=True)
-        )
+        head = "".join(map(_header, ["col"] * len(self.headers), self.headers, self._numeric))
         body = "\n".join(map(self._row, self.rows))
         notes = "".join(
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
@@ -95,7 +93,7 @@ class Table:
         )
 
     def _row(self, row: Sequence[str]) -> str:
-        cells = _cell(row[0], right=False, scope="row")
+        cells = _header("row", row[0], right=False)
         for header, cell, right in zip(self.headers[1:], row[1:], self._numeric[1:], strict=True):
             cells += _cell(cell, right, barred=header.endswith(_SHARE))
         looks = {self.highlight: "font-weight:bold", **dict.fromkeys(self.parts, "opacity:0.7")}
@@ -105,25 +103,25 @@ class Table:
     @cached_property
     def _numeric(self) -> list[bool]:
         """Of each column, whether it is of numbers; the first names the rows."""
-        numeric = []
-        for i, column in enumerate(zip(*self.rows, strict=True)):
-            filled = [cell for cell in column if cell.strip() not in ("", NOTHING)]
-            numeric.append(bool(i and filled) and all(map(_NUMBER.fullmatch, filled)))
-        return numeric
+        _, *others = zip(*self.rows, strict=True)
+        filled = [[cell for cell in cells if cell.strip() not in ("", NOTHING)] for cells in others]
+        return [False, *(bool(cells and all(map(_NUMBER.fullmatch, cells))) for cells in filled)]
 
 
-def _cell(text: str, right: bool, scope: str = "", *, barred: bool = False) -> str:
-    """A cell as HTML, with a bar for a share if it is to have one; with a scope it is a header."""
+def _header(scope: str, text: str, right: bool) -> str:
+    # In place, so that a notebook, which has style rules of its own, aligns them too.
+    look = f'{_NUMERIC * right}style="{_ALIGN[right]}"'
+    return f'<th scope="{scope}" {look}>{html.escape(text)}</th>'
+
+
+def _cell(text: str, right: bool, *, barred: bool) -> str:
+    """A cell as HTML, with a bar for a share if it is to have one."""
     bar, share = "", _DRAWN.fullmatch(text)
     if share and (barred or share[2]):  # bars of characters are for terminals
         text, bar = f"{share[1]} %", f"background:{_BAR.format(min(float(share[1]), 100.0))};"
     words = html.escape(text)
-    if right and not scope:  # a number and its unit stay on one line
-        words = words.replace(" ", "&nbsp;")
-    # In place, so that a notebook, which has style rules of its own, aligns them too.
-    style = f'style="{bar}text-align:{"right" if right else "left"}"'
-    look = f'class="num" {style}' if right else style
-    return f'<th scope="{scope}" {look}>{words}</th>' if scope else f"<td {look}>{words}</td>"
+    words = words.replace(" ", "&nbsp;") if right else words  # a number and its unit on one line
+    return f'<td {_NUMERIC * right}style="{bar}{_ALIGN[right]}">{words}</td>'
 
 
 def tabulate(
@@ -165,10 +163,8 @@ def tabulate(
         raise ValueError(msg)
     for i, row in enumerate(cells):
         if len(row) != len(headers):
-            msg = (
-                f"rows[{i}] has {len(row)} cells, {row}; expected {len(headers)}, one for each of "
-                f"the headers {', '.join(headers)}."
-            )
+            expected = f"{len(headers)}, one for each of the headers {', '.join(headers)}"
+            msg = f"rows[{i}] has {len(row)} cells, {row}; expected {expected}."
             raise ValueError(msg)
     origins = [origin] * len(cells) if isinstance(origin, str) else origin
     if len(set(origins)) > 1:
@@ -224,28 +220,33 @@ def compare(
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
+    bases = {one.origin: one for one in chosen if one.label == baseline}
+    only = next(iter(bases.values())) if len(bases) == 1 else None
+    over = [None if one.label in parts else bases.get(one.origin, only) for one in chosen]
+    pairs = zip(chosen, over, strict=True)
+    speedups = [one.speedup_over(base) if base else None for one, base in pairs]
     noisy = [one for one in chosen if one.warning]
-    star, no_star = (" *", "  ") if noisy else ("", "")  # so that digits stay aligned
+    stars = [(" *" if one.warning else "  ") * bool(noisy) for one in chosen]  # digits stay aligned
+
+    def known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
+        return [NOTHING if value is None else written(value) for value in values]
+
     columns = {
         "work": labels,
-        "median": [
-            format_seconds(one.median_s) + (star if one.warning else no_star) for one in chosen
-        ],
+        "median": [format_seconds(one.median_s) + s for one, s in zip(chosen, stars, strict=True)],
         # Before the others: on a telephone the last columns have to be scrolled to.
-        "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
-        limit_name + _SHARE: _known(percent, shares),
-        limit_name: _known(format_seconds, limits),
+        "speed-up": known("{:.2f} ×".format, speedups),
+        limit_name + _SHARE: known(percent, shares),
+        limit_name: known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
-        "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
-        "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
+        "TFLOP/s": known(figures, (one.tflops_per_s for one in chosen)),
+        "GB/s": known(figures, (one.gb_per_s for one in chosen)),
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in noisy]
     if any(share and round(share, 3) > 1 for share in shares):
-        notes.append(
-            f"over 100 %: faster than its {limit_name}; a limit made of measured times has a "
-            f"spread, too"
-        )
+        spread = "a limit made of measured times has a spread, too"
+        notes.append(f"over 100 %: faster than its {limit_name}; {spread}")
     if baseline is not None:
         notes.append(f"speed-up: over {baseline}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
@@ -256,10 +257,8 @@ def compare(
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
     if failed := getattr(measurements, "failed", ()):  # of findings
-        msg = (
-            f"measurements is of findings of which a check failed: {', '.join(failed)}; expected "
-            f"all to hold, as no timings count without. Mend what it says."
-        )
+        came = f"measurements is of findings of which a check failed: {', '.join(failed)}"
+        msg = f"{came}; expected all to hold, as no timings count without. Mend what it says."
         raise ValueError(msg)
     measurements = getattr(measurements, "measurements", measurements)  # as of a record
     if isinstance(measurements, Mapping):
@@ -273,19 +272,3 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
         msg = f"measurements {came}; expected one or more, each with a label of its own."
         raise ValueError(msg)
     return chosen
-
-
-def _known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
-    return [NOTHING if value is None else written(value) for value in values]
-
-
-def _speedups(
-    measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
-) -> list[float | None]:
-    """Over the baseline of the same machine, else over the only one."""
-    bases = {one.origin: one for one in measurements if one.label == baseline}
-    only = next(iter(bases.values())) if len(bases) == 1 else None
-    pairs = [(one, bases.get(one.origin, only)) for one in measurements]
-    return [
-        one.speedup_over(base) if base and one.label not in parts else None for one, base in pairs
-    ]

@@ -13,7 +13,7 @@ from autopar.display.rows import by_gpu, titled
 from autopar.display.table import Table, tabulate
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import busy_s, common, covered, length_s
+from autopar.timeline.intervals import busy_s, common, covered, intervals_of, length_s
 from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
@@ -42,11 +42,9 @@ def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> di
 def sentences(timeline: Timeline) -> list[str]:
     """What a timeline shows beside its lanes: its length, what was hidden, and what is left out."""
     said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
-    if hidden := _hidden(timeline):
-        said.append(f"{hidden[0].upper()}{hidden[1:]}.")
-    if timeline.alignment_error_s:
-        error = format_seconds(timeline.alignment_error_s)
-        said.append(f"Clocks of different lanes agree within {error}.")
+    said += [f"{hidden[0].upper()}{hidden[1:]}." for hidden in _hidden(timeline)]
+    if error_s := timeline.alignment_error_s:
+        said.append(f"Clocks of different lanes agree within {format_seconds(error_s)}.")
     return said + _left_out(timeline)
 
 
@@ -62,21 +60,20 @@ def lane_table(timeline: Timeline, caption: str) -> Table:
 def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    lanes, start_s = titled(timeline)[0], timeline.start_s
+    lanes = titled(timeline)[0]
     width = min(_LONGEST_NAME, max(len(lane) for lane, _ in lanes))
     count = _CELLS - max(0, width - _BESIDE)
     for lane, spans in lanes:
         cells = [" "] * count
-        for span in spans:
+        for span, ends_s in zip(spans, intervals_of(spans) - timeline.start_s, strict=True):
+            first, last = (ends_s / scale_s * count).round(6)
             # Each cell that it touches, and however short it is one: else it would seem not there.
-            first = min(count - 1, math.floor(round((span.start_s - start_s) / scale_s * count, 6)))
-            last = math.ceil(round((span.end_s - start_s) / scale_s * count, 6))
-            last = max(first + 1, last)
-            cells[first:last] = MARKS[span.kind] * (last - first)
+            start = min(count - 1, math.floor(first))
+            end = max(start + 1, math.ceil(last))
+            cells[start:end] = MARKS[span.kind] * (end - start)
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
-    hidden = _hidden(timeline)
-    return lines + [f"  {said}" for said in [*_left_out(timeline), *[hidden] * bool(hidden)]]
+    return lines + [f"  {said}" for said in [*_left_out(timeline), *_hidden(timeline)]]
 
 
 def _left_out(timeline: Timeline) -> list[str]:
@@ -87,8 +84,8 @@ def _left_out(timeline: Timeline) -> list[str]:
     return [f"Left out, as busy for less than 1 % of the time: {named}."] if lanes else []
 
 
-def _hidden(timeline: Timeline) -> str:
-    """The hidden share of each GPU's work: only its own computing hides it, if its lane tells."""
+def _hidden(timeline: Timeline) -> list[str]:
+    """In one line if any, each GPU's hidden share: its own computing hides it, if lanes tell."""
     said = []
     for kind, words in (("copy", "copies"), ("communication", "communication")):
         gpus = by_gpu(timeline, kind, "compute")
@@ -99,4 +96,4 @@ def _hidden(timeline: Timeline) -> str:
             where = f"{gpu or 'other lanes'}: " if len(busy) > 1 else ""
             share = percent(length_s(hidden), length_s(work))
             said.append(f"{where}{words} {share} hidden behind compute")
-    return ", ".join(said)
+    return [", ".join(said)] if said else []

@@ -122,18 +122,17 @@ def recorded(
     """
     _check(experiment, name, parameters, gpus)
     whole_number("threads", threads, 1, of=", as many as the experiment needs")
-    has: dict[str, object] = {}
-    if gpus:
-        has[f"{gpus} GPU{'s' * (gpus > 1)}"] = num_gpus() >= gpus
-    if threads > 1:
-        has[f"{threads} CPU threads"] = (os.cpu_count() or 1) >= threads
     of_one = "a list of names, even of a single one."
-    for program in several("programs", programs, of_one):
-        has[program] = shutil.which(program)
-    for module in several("modules", modules, of_one):
-        has[module] = importlib.util.find_spec(module.partition(".")[0])
-    for variable in several("variables", variables, of_one):
-        has[variable] = os.environ.get(variable)
+    has: dict[str, object] = {
+        **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
+        **({f"{threads} CPU threads": (os.cpu_count() or 1) >= threads} if threads > 1 else {}),
+        **{program: shutil.which(program) for program in several("programs", programs, of_one)},
+        **{
+            module: importlib.util.find_spec(module.partition(".")[0])
+            for module in several("modules", modules, of_one)
+        },
+        **{name: os.environ.get(name) for name in several("variables", variables, of_one)},
+    }
     lacking = [need for need, is_here in has.items() if not is_here]
     record_to = os.environ.get(RECORD_TO)
     if not lacking:

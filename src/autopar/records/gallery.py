@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from autopar.display.format import by_number
 from autopar.records.digest import script_digest
 from autopar.records.record import RecordError
 from autopar.records.store import Wanted, newest_of
@@ -18,14 +18,11 @@ _SECTIONS = "first_steps copies one_device tools graphs distributed"
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
     """Its scripts in reading order, in which each comes after those whose records it shows."""
-    scripts = gallery.glob("**/plot_*.py")
-    return sorted(scripts, key=_place)
 
+    def place(script: Path) -> tuple[int, list[int | str]]:
+        return _SECTIONS.find(script.parent.name), by_number(script.name)
 
-def _place(script: Path) -> tuple[int, list[int | str]]:
-    """By what they are sorted: section, and name, in which 10 comes behind 9."""
-    parts = re.split(r"(\d+)", script.name)
-    return _SECTIONS.find(script.parent.name), [int(p) if p.isdecimal() else p for p in parts]
+    return sorted(gallery.glob("**/plot_*.py"), key=place)
 
 
 def command_of(script: Path) -> str:
