@@ -13,6 +13,7 @@ from pipeline_ways import comes_true
 
 from autopar import CopyPipeline
 from autopar.transfer import delivery, parcel, ring
+from autopar.transfer.use import LEFT
 from autopar.transfer import pipeline as transfer
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.to_device import ToDeviceParcels
@@ -152,19 +153,26 @@ class Bench:
             self.hooks[kind](source)
 
     def opening(self, gate, pipeline, dropped=True):
-        """A thread that opens a gate once a pipeline is left, and begins with nothing any more."""
+        """A thread that opens a gate once a pipeline is left, and begins with nothing any more.
+
+        Its `seen` are the numbers that copies begin with from then on.
+        """
 
         def is_left():
-            rings, under_way = tuple(pipeline._rings.values()), pipeline._deliveries._under_way
-            return (not rings or any(ring._left for ring in rings)) and (
-                not dropped or all(getattr(end, "_dropping", True) for _, end in tuple(under_way))
+            rings, under_way = (*pipeline._rings.values(),), (*pipeline._deliveries._under_way,)
+            return (
+                pipeline._use.state == LEFT
+                and (not rings or any(ring._left for ring in rings))
+                and not (dropped and any(not getattr(end, "_dropping", 1) for _, end in under_way))
             )
 
         def open_it():
             comes_true(is_left)
+            thread.seen = self.copied_from_now_on()
             gate.open()
 
         thread = threading.Thread(target=open_it)
+        thread.seen = []
         thread.start()
         return thread
 

@@ -179,9 +179,11 @@ _MAY_WRITE = {  # neither to a file that somebody named
     "figure.savefig(image, dpi=2 * figure.dpi, format='png')",
     "os.open(os.devnull, os.O_WRONLY)",
     # between ranks and who starts them, in a temporary folder
-    "Path(failure).write_text(json.dumps(cause), encoding='utf-8')",
-    "given.write_bytes(pickle.dumps((args, options)))",
-    "printed.open('wb')",
+    "(folder / 'failure').write_text(json.dumps(cause), encoding='utf-8')",
+    "(folder / 'given').write_bytes(cloudpickle.dumps((fn, args, options)))",
+    "(folder / 'returned').write_bytes(cloudpickle.dumps(returned))",
+    "outputs[0].open('wb')",
+    "outputs[1].open('wb')",
     "plot.save(self._plotted(), path)",  # which ends in the savefig above
 }
 

@@ -93,6 +93,12 @@ def test_in_a_graph_too_an_error_arrives_as_it_was(raised, serial):
     graph.add(raised)
     assert caught(graph.run_serial if serial else graph.run) is raised.error
 
+    def start():
+        with graph.start():
+            pass
+
+    assert caught(start) is raised.error
+
 
 def test_one_error_raised_by_two_tasks_arrives_from_each():
     error = ValueError("one for all")

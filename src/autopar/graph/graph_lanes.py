@@ -83,7 +83,7 @@ class GraphLanes:
 
     @contextlib.contextmanager
     def carrying_out(self, run: Run, *, here: bool) -> Iterator[None]:
-        """Start a run, and wait for all of it at the end of the block.
+        """Start a run, and wait for all of it at the end of the block; `run.wait` tells errors.
 
         Where the calling thread can do it all, `here` lets it do that at once.
         """
@@ -104,7 +104,7 @@ class GraphLanes:
                     lanes = self._lanes_for(run, streams, opened)
                     run.start(lanes, streams)
                 yield
-                run.wait()
+                run.join()
             except BaseException:
                 run.break_off()
                 raise

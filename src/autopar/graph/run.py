@@ -92,14 +92,18 @@ class Run(Execution):
         msg = f"task {name!r} has no result: it was not run, because {why}."
         raise RuntimeError(msg) from error
 
+    def join(self) -> None:
+        """Wait until all tasks are done, or given up."""
+        for worker in self._workers.values():
+            worker.wait()
+
     def wait(self) -> None:
         """Wait for all tasks; Ctrl-C ends the wait.
 
         Raises:
             Exception: What the first task to fail raised, with a note that names it.
         """
-        for worker in self._workers.values():
-            worker.wait()
+        self.join()
         if self._errors and self._errors[0][1] and threading.get_ident() not in self._seen:
             self._raise_error()
 
@@ -119,8 +123,7 @@ class Run(Execution):
         Raises:
             RuntimeError: It has tasks on a GPU, and was run without `timed=True`.
         """
-        for worker in self._workers.values():
-            worker.wait()
+        self.join()
         lane_of, spans = {entry.job: entry.lane for entry in self.plan.schedule.entries}, {}
         for node, start, end in zip(self.plan.nodes, self._starts, self._ends, strict=True):
             if start is None or end is None:
@@ -180,10 +183,14 @@ class Starting(NoValue):
         self._started = started
 
     def __enter__(self) -> Run:
-        return self._started.__enter__()
+        self._run = self._started.__enter__()
+        return self._run
 
     def __exit__(self, *error: Any) -> bool | None:
-        return self._started.__exit__(*error)
+        is_handled = self._started.__exit__(*error)
+        if error[0] is None:
+            self._run.wait()  # not within a generator, which lets no StopIteration through
+        return is_handled
 
 
 def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:

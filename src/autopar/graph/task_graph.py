@@ -323,7 +323,9 @@ class TaskGraph(Closed):
     def _ran(self, plan: Plan, **how: Any) -> Run:
         run = self._run = Run(plan, tracks=self._tracks, **how)
         with self._lanes.carrying_out(run, here=True):
-            return run
+            pass
+        run.wait()
+        return run
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
