@@ -13,10 +13,10 @@ from pipeline_ways import comes_true
 
 from autopar import CopyPipeline
 from autopar.transfer import delivery, parcel, ring
-from autopar.transfer.use import LEFT
 from autopar.transfer import pipeline as transfer
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.to_device import ToDeviceParcels
+from autopar.transfer.use import LEFT
 
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 SLOT_BYTES = 256
