@@ -184,6 +184,8 @@ _MAY_WRITE = {  # neither to a file that somebody named
     "(folder / 'returned').write_bytes(cloudpickle.dumps(returned))",
     "outputs[0].open('wb')",
     "outputs[1].open('wb')",
+    "os.open(os.devnull, os.O_RDONLY)",
+    "printed.open('wb')",  # of a fresh process, likewise
     "plot.save(self._plotted(), path)",  # which ends in the savefig above
 }
 

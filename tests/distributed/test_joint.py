@@ -1,5 +1,7 @@
 """The findings of several ranks as one."""
 
+from dataclasses import replace
+
 import pytest
 
 import autopar as ap
@@ -46,9 +48,12 @@ def test_a_check_must_hold_on_each_rank():
             "right": False
         }
     assert ap.findings_of_ranks([found([1] * 3), found([1] * 3)]).checks == {"right": True}
+    own = ap.Findings(found([1] * 3).measurements, {}, {"its own": False})
+    assert ap.findings_of_ranks([replace(found([1] * 3), timelines={}), own]).failed == ["its own"]
 
 
 def test_ranks_that_measured_different_things_are_refused():
-    for each in ([], [found([1] * 3), found([1] * 3, label="other")]):
+    others = found([1] * 3, label="other"), found([1] * 3, exposed_s=1.0)
+    for each in ([], *([found([1] * 3), other] for other in others)):
         with pytest.raises(ValueError, match="expected the same, in the same order"):
             ap.findings_of_ranks(each)

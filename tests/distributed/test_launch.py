@@ -227,7 +227,26 @@ def test_a_function_takes_what_it_uses_with_it_and_leaves_nothing(capfd, monkeyp
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.stress
+def test_modules_are_those_that_the_caller_finds_and_ranks_read_no_input(tmp_path):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "beside.py").write_text(f"def name(device):\n    return {name!r}\n")
+    script = tmp_path / "here" / "script.py"
+    script.write_text(
+        "import os\nimport beside\nimport autopar as ap\n"
+        "print(ap.on_ranks(beside.name, ranks=1), ap.on_ranks(lambda _: os.read(0, 1), ranks=1))\n"
+    )
+    with contextlib.chdir(tmp_path / "there"):
+        ((said, status),) = run_both([[sys.executable, script]])
+    assert (status, said.splitlines()[-1]) == (0, "['here'] [b'']"), said
+
+
 def test_what_no_rank_could_run_is_refused():
+    with pytest.raises(ValueError, match="'cuda' for 1000 ranks; expected a GPU for each, of"):
+        ap.on_ranks(fails, ranks=1000, device="cuda")
+    with pytest.raises(RuntimeError, match="the first ended its process before it returned"):
+        ap.on_ranks(lambda _: os._exit(0), ranks=1)
     with pytest.raises(TypeError, match="fn is of type int; expected a function, which each rank"):
         ap.on_ranks(3, ranks=2)
     with pytest.raises(ValueError, match="timeout_s is 0; expected a number of seconds above 0"):

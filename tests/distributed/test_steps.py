@@ -70,6 +70,8 @@ def test_a_way_that_forgets_to_add_gradients_up_is_found_and_one_that_adds_is_ti
 def test_what_no_rank_calls_and_labels_of_no_way_are_refused():
     with pytest.raises(ValueError, match=r"no process group; .* as by autopar\.on_ranks"):
         ap.race_of_steps({}, None, None, [])
+    with pytest.raises(RuntimeError, match=r"ValueError: \['DDP'\] would stand for two ways"):
+        ap.on_ranks(lambda _: ap.race_of_steps({"DDP": 1}, 1, 1, [], ddp={"DDP": {}}), ranks=1)
     with pytest.raises(
         RuntimeError, match="see names 'another'; expected one of the labels 'adding', 'DDP'"
     ):

@@ -6,14 +6,20 @@ import torch.distributed as dist
 import autopar as ap
 
 
+class Told(tuple):
+    """What a rank returns: the same class for all."""
+
+
 def total(device, number):
     x = torch.full((), number + dist.get_rank(), device=device)
     dist.all_reduce(x)
-    return dist.get_rank(), x.item()
+    return Told((dist.get_rank(), x.item()))
 
 
 def alone(device):
     return dist.get_world_size()
 
 
-ap.show([ap.on_ranks(total, 20, ranks=2), ap.on_ranks(alone, ranks=1)])
+each = ap.on_ranks(total, 20, ranks=2)
+assert {type(one) for one in each} == {Told}
+ap.show([each, ap.on_ranks(alone, ranks=1)])

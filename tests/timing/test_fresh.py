@@ -3,6 +3,8 @@
 import functools
 import os
 import sys
+from math import floor
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +29,18 @@ def counted(fn):
 @counted
 def summed(numbers, name):
     return [sum(plus_one(number) for number in numbers), os.environ.get(name), quote("a b")]
+
+
+NONE, MOST = None, float("inf")
+
+
+def random(path: Path):
+    """Called like a module of the standard library, which others import."""
+    import tempfile
+
+    path = Path(path)
+    path.write_text(f"{path.exists()}")
+    return [tempfile.gettempdir() != "", path.read_text(), floor(2.5), NONE, MOST > 1e300]
 
 
 def process():
@@ -65,11 +79,12 @@ def once_more(number):
     return again_and_again(number + 1)
 
 
-def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
+def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given(tmp_path):
     given = {"environment": {"AUTOPAR_TEST": "on"}}
     assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", **given) == [5, "on", "a%20b"]
     assert "AUTOPAR_TEST" not in os.environ
     assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
+    assert in_fresh_process(random, str(tmp_path / "a")) == [True, "False", 2, None, True]
 
 
 def test_it_is_another_process_of_this_python_that_finds_this_autopar():
@@ -109,8 +124,10 @@ def test_what_has_no_source_of_its_own_is_refused(fn):
     def within():
         return ONE
 
-    with pytest.raises(TypeError, match=r"within uses ONE of the function around it, .* Pass it"):
+    with pytest.raises(TypeError, match=r"within uses ONE of the function around it, .* Pass what"):
         in_fresh_process(within)
+    with pytest.raises(TypeError, match=r"plus_one was wrapped by a call, .* decorate it by @"):
+        in_fresh_process(counted(plus_one), 1)
     with pytest.raises(TypeError, match="fn is .*; expected a function that is written with def"):
         in_fresh_process(fn)
     with pytest.raises(TypeError, match=r"under is .*; expected words"):

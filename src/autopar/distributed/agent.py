@@ -23,7 +23,9 @@ _RANK = "from autopar.distributed.member import main; main()"
 
 def main(ranks: str, given: str) -> int:
     """Run ranks, as a folder tells them, until all have ended; return 1 if one failed."""
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    mine = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks read nothing
+    threading.Thread(target=_end_with, args=[mine], daemon=True).start()
     folder = Path(given)
     config = LaunchConfig(
         min_nodes=1,
@@ -38,7 +40,7 @@ def main(ranks: str, given: str) -> int:
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     try:
-        elastic_launch(config, sys.executable)("-u", "-c", _RANK, given)
+        elastic_launch(config, sys.executable)("-P", "-u", "-c", _RANK, given)
     except ChildFailedError as error:
         told = {int(path.name.split()[1]): path for path in folder.glob("rank *")}
         first = folder / "first"  # links to what the rank tells that was the first to raise
@@ -77,8 +79,8 @@ def first_cause(
     return rank, f"its process was ended {how}", ""
 
 
-def _end_with_standard_input() -> None:
-    while os.read(0, 1):
+def _end_with(descriptor: int) -> None:
+    while os.read(descriptor, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)  # which the elastic agent passes on to the ranks
 

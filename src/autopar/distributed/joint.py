@@ -16,13 +16,13 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
 
     A sample is the time of the slowest rank, and its operations and bytes are those of all. The
     timelines of the ranks stand in one, their lanes named after the ranks; the ranges of the host
-    are left out. A check holds if it does on each rank. Of values the largest is kept.
+    are left out. A check holds if it fails on no rank. Of values the largest is kept.
 
     Args:
         each: The findings of each rank, in the order of the ranks, as `on_ranks` returns them.
 
     Raises:
-        ValueError: There are none, or the ranks have measured different things.
+        ValueError: There are none, or the ranks have measured or seen different things.
 
     >>> import autopar as ap
     >>> one, two = (ap.Findings([ap.Measurement("step", (s, s, s))]) for s in (1.0, 2.0))
@@ -30,11 +30,14 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
     2.0
     """
     each = several("each", each, "the findings of each rank, in a list.", Findings)
-    labels = [[one.label for one in findings.measurements] for findings in each]
+    labels = [
+        [*(one.label for one in it.measurements), *sorted(it.timelines), *sorted(it.values)]
+        for it in each
+    ]
     if not each or any(other != labels[0] for other in labels):
         msg = f"the ranks have measured {labels}; expected the same, in the same order, on each."
         raise ValueError(msg)
-    first = each[0]
+    first, checks = each[0], [check for it in each for check in it.checks]
     return Findings(
         [
             _slowest(ways)
@@ -44,7 +47,7 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
             label: _above_each_other([it.timelines[label] for it in each])
             for label in first.timelines
         },
-        {check: all(it.checks[check] for it in each) for check in first.checks},
+        {check: all(it.checks.get(check, True) for it in each) for check in checks},
         {name: max(it.values[name] for it in each) for name in first.values},
         {name: content for findings in each for name, content in findings.files.items()},
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from autopar.device import num_gpus
 from autopar.refusal import check_type, positive, whole_number
 from autopar.timing.fresh_process import search_path
 
@@ -33,8 +34,8 @@ def on_ranks(
     In a program that `torchrun` has started, its processes are the ranks, and each gets the list.
     Otherwise new processes are started here, by PyTorch's elastic agent. They are given the
     function by cloudpickle: one of this script or notebook with the variables and classes that it
-    uses, as they are now; one of another module by its name, so that each rank imports that. What
-    ranks print comes out here once all have ended.
+    uses, as they are now; one of another module by its name, so that each rank imports that. Each
+    begins with random numbers of its own. What ranks print comes out here once all have ended.
 
     Args:
         fn: A function. `torch.distributed` is ready for use in it.
@@ -47,8 +48,8 @@ def on_ranks(
         RuntimeError: A rank failed, and all others were ended. The message names it and the cause.
         TimeoutError: It took too long, and all ranks were ended.
         TypeError: `fn` is no function, or it or an argument can't be pickled, as a lock.
-        ValueError: There are fewer ranks than asked for, or no such device; `timeout_s` is not
-            above zero.
+        ValueError: There are fewer ranks or GPUs than asked for, or no such device; `timeout_s` is
+            not above zero.
 
     >>> import torch.distributed as dist
     >>> def total(device, number):
@@ -68,6 +69,9 @@ def on_ranks(
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return take_part(fn, args, ranks, device, timeout_s)
+    if device == "cuda" and num_gpus() < ranks:
+        msg = f"device is 'cuda' for {ranks} ranks; expected a GPU for each, of {num_gpus()} here."
+        raise ValueError(msg)
     options = {"ranks": ranks, "device": device, "timeout_s": timeout_s}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -93,7 +97,7 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
         outputs[0].open("wb") as stdout,
         outputs[1].open("wb") as stderr,
         subprocess.Popen(
-            [sys.executable, "-m", "autopar.distributed.agent", str(ranks), folder],
+            [sys.executable, "-P", "-m", "autopar.distributed.agent", str(ranks), folder],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=stdout,
@@ -106,6 +110,7 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
             msg = f"{work} was not done in {timeout_s:g} s, and was ended."
             raise TimeoutError(msg) from None
         finally:
+            agent.terminate()
             said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
             sys.stdout.write(said[0])
             sys.stderr.write(said[1])
@@ -115,3 +120,6 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
             rank, cause, stack = json.loads((folder / "failure").read_text(encoding="utf-8"))
             words = [f"rank {rank} failed: {cause}", *stack.splitlines()[-_LINES:]]
         raise RuntimeError("\n".join([f"{work}: {words[0]}", *words[1:]]))
+    if not (folder / "returned").exists():
+        msg = f"{work}: the first ended its process before it returned; expected a return."
+        raise RuntimeError(msg)

@@ -37,13 +37,16 @@ def main() -> None:
     folder, rank, status = Path(sys.argv[1]), os.environ["RANK"], 1
     try:
         fn, args, options = pickle.loads((folder / "given").read_bytes())
-        returned = take_part(fn, args, **options)
+        # As in the script that they are from, whose classes libraries then find by their names.
+        vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
+        returned = take_part(fn, args, **options, dumps=cloudpickle.dumps)
         if rank == "0":
             (folder / "returned").write_bytes(cloudpickle.dumps(returned))
         status = 0
     except BaseException as error:
         told = folder / f"rank {rank}"
-        why = [f"{type(error).__name__}: {error}", traceback.format_exc()]
+        said = "".join(traceback.format_exception_only(error)).strip()  # it may have no text
+        why = [said, traceback.format_exc()]
         write_atomically(told, json.dumps(why))  # as this process may be ended at any time
         with contextlib.suppress(FileExistsError):  # another rank was the first to fail
             (folder / "first").symlink_to(told)
@@ -55,7 +58,12 @@ def main() -> None:
 
 
 def take_part(
-    fn: Callable[..., Any], args: Sequence[Any], ranks: int, device: str, timeout_s: float
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    ranks: int,
+    device: str,
+    timeout_s: float,
+    dumps: Callable[[Any], bytes] | None = None,
 ) -> list[Any]:
     """Call a function as one of the first `ranks` ranks; return what each of these returned.
 
@@ -74,13 +82,21 @@ def take_part(
     if rank < ranks:
         with _group(shared, rank, ranks, device, timeout) as own:
             returned = fn(own, *args)
-        _put(shared, f"returned by {rank}", cloudpickle.dumps(returned))
+        _put(shared, f"returned by {rank}", (dumps or _by_name)(returned))
     return [pickle.loads(_get(shared, f"returned by {number}")) for number in range(ranks)]
 
 
 def name_of(fn: Callable[..., Any]) -> str:
     """A function's name, or that of its type if it has none."""
     return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _by_name(returned: Any) -> bytes:
+    """Pickled for ranks that all run the same script, so that its classes are theirs as well."""
+    try:
+        return pickle.dumps(returned)
+    except Exception:  # of many kinds
+        return bytes(cloudpickle.dumps(returned))
 
 
 def _put(store: Any, key: str, content: bytes) -> None:

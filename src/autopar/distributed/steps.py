@@ -46,16 +46,17 @@ def race_of_steps(
 
     Each rank gets its share of the batch. What it computes is compared with what one process does
     that has all shares, one after another: the gradients of a step, as `race` compares, and the
-    losses of a short training. If results differ on one rank, no rank keeps times. Ranks meet
-    before each sample; `findings_of_ranks` makes one of what all have found.
+    losses of a short training, added up over ranks. If results differ on one rank, no rank keeps
+    times. Ranks meet before each sample; `findings_of_ranks` makes one of what all have found.
 
     Args:
         ways: Label to what makes a step for a model. A step is called with the rank's share of each
             tensor and the rows of the whole batch. It returns this rank's part of the loss, and
             leaves the gradients of all ranks in the model. The first is the baseline.
-        alone: The step of one process: called with a model before the same arguments. With the
-            rank's share it is timed as the part `computing alone`.
-        model: Each way gets a copy of it.
+        alone: The step of one process: called with a model before the same arguments. It zeroes
+            gradients first. With the rank's share it is timed as the part `computing alone`.
+        model: Each way gets a copy of it, and the last training is its own. It begins alike on all
+            ranks: seed it.
         batch: Tensors with a row for each example.
         ddp: Label to options of `DistributedDataParallel`, which then takes part as a way. It takes
             the mean over ranks, so its loss is divided by fewer rows.
@@ -70,9 +71,10 @@ def race_of_steps(
 
     Raises:
         TypeError: As `race` does.
-        ValueError: As `race` does; there is no process group.
+        ValueError: As `race` does; there is no process group; a label stands for two ways.
 
     >>> def each_rank(device):
+    ...     torch.manual_seed(0)
     ...     model, x = ap.workload.network(8, 2, device), torch.ones(6, 8, device=device)
     ...     return race_of_steps({"mine": my_step}, backward, model, [x])
     >>> findings_of_ranks(on_ranks(each_rank, ranks=2))  # doctest: +SKIP
@@ -80,6 +82,9 @@ def race_of_steps(
     """
     if not dist.is_initialized():
         msg = "there is no process group; expected a call on every rank, as by autopar.on_ranks."
+        raise ValueError(msg)
+    if twice := {*ways} & {*(ddp or {})} or {COMPUTING} & {*(parts or {})}:
+        msg = f"{sorted(twice)} would stand for two ways or parts; expected different labels."
         raise ValueError(msg)
     every = {**ways, **{label: _in_ddp(alone, options) for label, options in (ddp or {}).items()}}
     for label in several("see", see, "labels of the ways, in a list."):
@@ -185,7 +190,10 @@ def _share_by_share(model: nn.Module, alone: Step, shares: Sequence[Sequence[Any
 
 def _gradients(model: nn.Module, step: Callable[[], object]) -> list[Any]:
     step()
-    return [parameter.grad for parameter in _trained(model)]
+    return [  # of what no example uses, as much as of a sum of nothing
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in _trained(model)
+    ]
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -18,18 +17,24 @@ from autopar.effects.loads import chains
 from autopar.files import write_atomically
 from autopar.refusal import several, what
 
-_SOURCES = Path(__file__).parents[2]
-# By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
+_PACKAGE = Path(__file__).parents[1]  # autopar
+# By way of files, as a profiler round the process prints too. It ends at once, unless a profiler
 # has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
-_CALL = """import json, os, sys
-returned = json.dumps({name}(*json.loads(sys.argv[1])))
-with open(sys.argv[2], "w", encoding="utf-8") as file:
-    file.write(returned)
-if {at_once}:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+_CALL = """def _autopar_call():
+    import json, os, sys
+    with open(sys.argv[1], encoding="utf-8") as file:
+        given = json.load(file)
+    returned = json.dumps({name}(*given))
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        file.write(returned)
+    if {at_once}:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+_autopar_call()
 """
+_PLAIN = int, float, str, bool, type(None)
 
 
 def in_fresh_process(
@@ -43,19 +48,20 @@ def in_fresh_process(
 
     For what a process can't change once it runs: settings that libraries read as they are loaded,
     another Python with other packages, a profiler that must start the process. It gets the
-    function's source and, of what that loads as globals, modules, functions, numbers and strings;
-    functions of other modules are imported there.
+    function's source and, of what that loads as globals, functions of the same module, numbers and
+    strings; modules, and what is defined in other modules, are imported there.
 
     Args:
         fn: A function whose source can be read.
         *args: Its arguments; they, and what it returns, must be JSON.
-        python: The interpreter to run; this one if not given. It finds this autopar.
+        python: The interpreter to run; this one if not given. It finds this autopar, and this one
+            all modules that are found here.
         environment: Variables to set there beside the ones that are set here.
         under: A command that runs the interpreter, such as `nsys profile` with its options.
 
     Raises:
-        TypeError: `fn` is not a function with a name and a source, or it uses variables of a
-            function around it; `under` is one string.
+        TypeError: `fn` is not a function with a name and a source, or was wrapped by a call and
+            not by a decorator, or uses variables of a function around it; `under` is one string.
         RuntimeError: The process failed; the message has the end of what it printed.
 
     >>> def doubled(x):
@@ -74,17 +80,26 @@ def in_fresh_process(
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
     with tempfile.TemporaryDirectory() as folder:
         call = _CALL.format(name=function.__name__, at_once=not under)
-        file, returned = Path(folder, f"{function.__name__}.py"), Path(folder, "returned.json")
-        write_atomically(file, "\n\n".join([*_sources_of(function).values(), call]))
-        done = subprocess.run(
-            [*under, python or sys.executable, file, json.dumps(args), returned],
-            env={**os.environ, **search_path(python), **(environment or {})},
-            capture_output=True,
-            text=True,
-            check=False,
+        # Its name is no other module's, as its folder is the first where modules are looked for.
+        file, given, returned, printed = (
+            Path(folder, name)
+            for name in ("_autopar_call.py", "given.json", "returned.json", "printed")
         )
+        write_atomically(file, "\n\n".join([*_sources_of(fn).values(), call]))
+        write_atomically(given, json.dumps(args))
+        if python:
+            Path(folder, "autopar").symlink_to(_PACKAGE)  # and no other package of this Python
+        with printed.open("wb") as output:
+            done = subprocess.run(
+                [*under, python or sys.executable, file, given, returned],
+                env={**os.environ, **({} if python else search_path()), **(environment or {})},
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
         if done.returncode or not returned.exists():
-            said = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
+            words = printed.read_text(encoding="utf-8", errors="replace")
+            said = "\n".join(words.splitlines()[-8:])
             name, status = function.__name__, done.returncode
             msg = f"{name} failed in a process of its own (exit {status}):\n{said}"
             raise RuntimeError(msg)
@@ -114,34 +129,45 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     return False
 
 
-def search_path(python: str | None = None) -> dict[str, str]:
-    """The variable by which a new process finds modules where this one does; autopar, if another's.
-
-    Packages of this Python are not given to another one.
-    """
-    folders = [os.environ.get("PYTHONPATH", "")] if python else map(os.path.abspath, sys.path)
-    return {"PYTHONPATH": os.pathsep.join([str(_SOURCES), *folders])}
+def search_path() -> dict[str, str]:
+    """The variable by which a new process of this Python finds modules where this one does."""
+    folders = [*map(os.path.abspath, sys.path), str(_PACKAGE.parent)]
+    return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
-def _sources_of(function: FunctionType, seen: tuple[object, ...] = ()) -> dict[str, str]:
+def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
     """Name to source, of a function and, before it, of what it loads as globals."""
+    function = inspect.unwrap(fn)
+    source, expected = inspect.getsource(function), ""
     if unknown := function.__code__.co_freevars:
+        expected = f"uses {', '.join(unknown)} of the function around it, which its source lacks"
+    elif function is not fn and not source.lstrip().startswith("@"):
+        expected = "was wrapped by a call, of which its source says nothing"
+    if expected:
         msg = (
-            f"{function.__name__} uses {', '.join(unknown)} of the function around it, which its "
-            f"source does not have; expected globals and arguments alone. Pass it as an argument."
+            f"{function.__name__} {expected}; expected a function with its decorators, globals "
+            f"and arguments. Pass what it needs as an argument, or decorate it by @."
         )
         raise TypeError(msg)
     sources, seen = dict[str, str](), (*seen, function)
-    source = textwrap.dedent(inspect.getsource(function))
+    source = f"if True:\n{source}" if source[0].isspace() else source
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
         value = function.__globals__.get(name)
-        value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
-        if isinstance(value, FunctionType) and value.__globals__ is not function.__globals__:
-            sources[name] = f"from {value.__module__} import {value.__name__} as {name}"
-        elif isinstance(value, FunctionType) and value not in seen:
-            sources |= _sources_of(value, seen)
+        inner = inspect.unwrap(value) if callable(value) else value
+        if getattr(inner, "__globals__", None) is function.__globals__:
+            sources |= {} if inner in seen else _sources_of(value, seen)
         elif isinstance(value, ModuleType):
             sources[name] = f"import {value.__name__} as {name}"
-        elif isinstance(value, (int, float, str)):
-            sources[name] = f"{name} = {value!r}"
+        elif type(value) in _PLAIN and name in function.__globals__:
+            plain = f"float({str(value)!r})" if isinstance(value, float) else repr(value)
+            sources[name] = f"{name} = {plain}"
+        elif place := _importable(value):
+            sources[name] = f"from {place} import {value.__name__} as {name}"
     return {**sources, function.__name__: source}
+
+
+def _importable(value: Any) -> str:
+    """The module in which a function or class is found by its name; empty if only in a script."""
+    place = getattr(value, "__module__", None) or ""
+    there = getattr(sys.modules.get(place), getattr(value, "__name__", ""), None)
+    return place if there is value and place != "__main__" else ""
