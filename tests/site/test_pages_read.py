@@ -164,6 +164,9 @@ def test_an_earlier_version_is_told_once_at_the_end_of_a_page_but_the_one_of_rec
     assert len(parts) == 3
     assert all(WHERE in part and "earlier" not in part for part in parts)
     assert note.startswith("Records on this page are of an earlier version of autopar.")
+    *parts, note = said(table(EARLIER), run(WHERE))  # of several, each says which it is
+    assert [("earlier" in part) for part in parts] == [True, False]
+    assert note.startswith("Some records on this page are of an earlier version of autopar.")
     assert len(said(run(WHERE))) == 1
     assert said(EARLIER, page="records") == [EARLIER]
 
