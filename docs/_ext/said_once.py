@@ -13,7 +13,7 @@ from autopar.records.record import EARLIER
 OLD = f", {EARLIER}"  # how the origin of such a record ends
 _RECORDS = "records"  # a page that says of each which it is
 _STILL_SHOWN = (
-    "ecords on this page are of an earlier version of autopar. Any change to code that runs in a "
+    "{} on this page are of an earlier version of autopar. Any change to code that runs in a "
     "measurement makes them so, even one that can't change a time. They are shown until a "
     "machine with the same GPUs has measured again."
 )
@@ -35,7 +35,7 @@ def say_once(app, doctree):
         if said != text.astext():
             text.parent.replace(text, nodes.Text(said))
     if True in earlier and app.env.docname != _RECORDS:
-        words = f"{'Some r' if False in earlier else 'R'}{_STILL_SHOWN}"
+        words = _STILL_SHOWN.format("Some records" if False in earlier else "Records")
         note = nodes.paragraph(text=words, classes=["autopar-small"])
         next(doctree.findall(nodes.section)).append(note)
 

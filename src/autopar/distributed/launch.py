@@ -112,8 +112,10 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
         finally:
             agent.terminate()
             said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
-            sys.stdout.write(said[0])
-            sys.stderr.write(said[1])
+            for stream, words in zip((sys.stdout, sys.stderr), said, strict=True):
+                if stream:  # which may be none, or of few characters
+                    encoding = getattr(stream, "encoding", None) or "utf-8"
+                    stream.write(words.encode(encoding, "replace").decode(encoding))
     if agent.returncode:
         words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]
         if (folder / "failure").exists():
