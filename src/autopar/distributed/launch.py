@@ -91,6 +91,7 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
     """Run ranks as a folder tells them, and raise what ended them if one has failed."""
     threads = max(1, (os.cpu_count() or 1) // ranks)  # else each rank takes all cores
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **search_path()}
+    environment["PYTHONIOENCODING"] = "utf-8"  # as it is read here
     outputs = folder / "stdout", folder / "stderr"
     # While standard input is open the agent runs: it ends with this process, however that ends.
     with (
@@ -112,10 +113,10 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
         finally:
             agent.terminate()
             said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
-            for stream, words in zip((sys.stdout, sys.stderr), said, strict=True):
+            for stream, text in zip((sys.stdout, sys.stderr), said, strict=True):
                 if stream:  # which may be none, or of few characters
                     encoding = getattr(stream, "encoding", None) or "utf-8"
-                    stream.write(words.encode(encoding, "replace").decode(encoding))
+                    stream.write(text.encode(encoding, "replace").decode(encoding))
     if agent.returncode:
         words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]
         if (folder / "failure").exists():
