@@ -3,7 +3,9 @@
 import functools
 import itertools
 import types
+import weakref
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -260,6 +262,50 @@ def test_iterators_are_found_where_the_code_does_not_go():
     held = types.SimpleNamespace(inner=[iter([1])])
     with pytest.raises(ValueError, match=r"it comes to args\[1\]\.inner\[0\], an iterator"):
         TaskGraph.trace(lambda x, held: x + 1, X3(), held)
+
+
+class Counting(weakref.ref):
+    count = 0
+
+
+def test_what_a_weak_reference_has_beside_its_object_is_seen():
+    held = Counting(thing := Counts())
+
+    def counting(x):
+        held.count += 1
+        return x + 1
+
+    with pytest.raises(ValueError, match=r"it (sets|changes) held\.count"):
+        TaskGraph.trace(counting, X3())
+    assert held() is thing
+    assert held.count == 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_leaf_that_autograd_has_come_to_track_is_one_again():
+    leaf, weight = torch.zeros(3), nn.Parameter(torch.ones(3))
+
+    def multiplying(x):
+        torch._foreach_mul_([leaf], [weight])
+        return x + 1
+
+    with pytest.raises(ValueError, match=r"it changes leaf\.requires_grad from False to True"):
+        TaskGraph.trace(multiplying, X3())
+    assert (leaf.is_leaf, leaf.requires_grad) == (True, False)
+    whole = torch.zeros(3, dtype=torch.int64)  # which autograd never tracks
+    graph, result = TaskGraph.trace(lambda x: whole.copy_(x * weight) + 1, X3())
+    assert torch.equal(graph.run()[result], (X3() * weight).to(torch.int64) + 1)
+
+
+def test_numpys_generators_stay_those_that_they_were():
+    generator = numpy.random.default_rng(1)
+    seeds = generator.bit_generator.seed_seq
+    for draws in (lambda: generator.random(), lambda: generator.spawn(1)):
+        with pytest.raises(ValueError, match="it changes the state of generator"):
+            TaskGraph.trace(lambda x, draws=draws: (draws(), x + 1)[1], X3())
+    TaskGraph.trace(lambda x: (generator, x + 1)[1], X3())
+    assert generator.bit_generator.seed_seq is seeds
+    assert generator.random() == numpy.random.default_rng(1).random()
 
 
 def test_what_autograd_tracks_stays_so_when_hooks_are_put_back():

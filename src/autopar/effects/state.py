@@ -112,6 +112,7 @@ class State:
         self.generators: list[torch.Generator] = []
         self.iterators: list[str] = []
         self._holders: list[_Holder] = []
+        self._leaves: list[torch.Tensor] = []  # of autograd
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
         self._hold_slots(torch, _SETTINGS, str)
@@ -139,6 +140,9 @@ class State:
         with contextlib.ExitStack() as back:
             for holder in reversed(self._holders):
                 back.callback(holder.restore)
+            for leaf in self._leaves:
+                if not leaf.is_leaf:  # a change in place has made it none
+                    leaf.detach_()
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
@@ -153,6 +157,7 @@ class State:
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
+            self._leaves += [value] * value.is_leaf
             parts = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
             slots = {part: getattr(torch.Tensor, part) for part in parts}
             label = f"{name}.{{}}".format
@@ -170,17 +175,21 @@ class State:
         elif is_a(value, random.Random) or (
             root == "numpy" and kind.__name__ in ("RandomState", "Generator")
         ):
-            chance = getattr(value, "bit_generator", value)
+            get, put = value.__getstate__, value.__setstate__
+            if bits := getattr(value, "bit_generator", None):  # whose seeds stay the same object
+                get, put = (lambda: bits.state), functools.partial(setattr, bits, "state")
+            seeds = getattr(bits, "seed_seq", None)
             self._hold(
                 lambda _: f"the state of {name}",
-                lambda: {"": pickle.dumps(chance.__getstate__())},
-                lambda old: chance.__setstate__(pickle.loads(old[""])),
+                lambda: {"": pickle.dumps((get(), getattr(seeds, "n_children_spawned", 0)))},
+                lambda old: put(pickle.loads(old[""])[0]),
             )
         elif _is_iterator(kind) or is_a(value, _LEADING_ON):
             self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
         elif is_a(value, weakref.ref):
             self._left.append((name, weakref.ref.__call__(value)))
+            self._hold_object(name, value)
         elif is_a(value, _OPEN) or (
             kind.__flags__ & _WRITTEN_IN_PYTHON and root not in ("torch", "autopar")
         ):
@@ -200,7 +209,10 @@ class State:
     ) -> None:
         """Hold what lies at some names, and in attributes of the program's other modules there."""
         seen.add(id(namespace))
-        put = functools.partial(_bind, namespace)
+
+        def put(name: str, item: Any) -> None:
+            namespace.pop(name) if item is ABSENT else namespace.update({name: item})
+
         self._hold_names(names, namespace.get, put, path.format)
         for name in names & namespace.keys():
             module = namespace[name]
@@ -219,8 +231,11 @@ class State:
                 self._left += [(label(key), held[key]) for key in code]
 
     def _hold_object(self, name: str, value: Any) -> None:
-        label = functools.partial(_attribute, name)
         kind: Any = type(value)
+
+        def label(key: Any) -> str:
+            return f"{name}[{key}]" if str(key).isdigit() else f"{name}.{key}"
+
         self._hold_slots(value, _slots_of(kind), label)
         with contextlib.suppress(AttributeError):  # of an object with slots alone
             attributes = object.__getattribute__(value, "__dict__")
@@ -290,10 +305,6 @@ class State:
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
 
 
-def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
-    namespace.pop(name) if item is ABSENT else namespace.update({name: item})
-
-
 def is_a(value: Any, kinds: Any) -> bool:
     """Whether an object's class is of some kinds: `isinstance` would ask the object, too."""
     return issubclass(type(value), kinds)
@@ -333,10 +344,6 @@ def _slots_of(kind: type) -> dict[str, Any]:
         for name, descriptor in vars(base).items()
         if type(descriptor) is types.MemberDescriptorType
     }
-
-
-def _attribute(name: str, key: Any) -> str:
-    return f"{name}[{key}]" if str(key).isdigit() else f"{name}.{key}"
 
 
 def _label(key: Any) -> str:

@@ -13,6 +13,8 @@ from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
+_NUMBERS = {type(None), bool, int, float, str}
+
 
 class Guard:
     """Compares what the tasks of a plan do with what they have said.
@@ -41,6 +43,8 @@ class Guard:
         """
         counted = []
         for value in self.watched[node.number]:
+            if type(value) is Result and type(results[value.node]) in _NUMBERS:
+                continue
             parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
             counted += [(part, part._version) for part in parts if part is value or _counts(part)]
         value = node.call(results)

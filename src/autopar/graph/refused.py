@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import functools
 import random
+import re
 import sys
 import threading
 import traceback
@@ -64,7 +65,10 @@ _BY_NUMPY = (
     "torch's operators."
 )
 _STORAGE = "it changes a tensor's storage, which no operator shows. Write x.copy_(new)."
-_ROUNDS = "it rounds a whole number that depends on the data. Leave it as it is."
+_ROUNDS = (
+    "it rounds a whole number that depends on the data, which only a run has. Leave it as it is, "
+    "or use torch.round."
+)
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -114,10 +118,11 @@ def reason(error: Exception) -> str:
     """What an error says, and what to do; torch's own may say little of the code."""
     if isinstance(error, Refused):
         return str(error)
-    text = traceback.format_exception_only(error)[0].replace("FakeTensor", "Tensor")
-    first, *more = text.splitlines()
+    text = "".join(traceback.format_exception_only(error)).replace("FakeTensor", "Tensor")
+    # Of a SyntaxError the code comes first, indented.
+    first, *more = re.sub(r"\A( .*\n)*|(?<=: )\n", "", text).splitlines()
     if "TorchScript interpreter" in first:  # which puts the error behind the code
-        first = next((line for line in more if "Error: " in line), first)
+        first = next((line for line in more if re.search(r"Error: \S", line)), first)
     if isinstance(error, DATA_DEPENDENT) or "data-dependent" in first:
         return _DATA
     if "dynamo-optimized" in first:

@@ -36,6 +36,9 @@ class Run(Execution):
     (2, True)
     """
 
+    def __dir__(self) -> list[str]:
+        return ["plan", *vars(Run)]  # and not how it is carried out
+
     def __getitem__(self, task: Any) -> Any:
         """The result of a task, or of tasks in nested containers; waits for it.
 

@@ -139,6 +139,8 @@ class Watch(TorchDispatchMode):
         if not any(tensor.requires_grad for tensor in given):
             return
         for tensor in tensors_of(written_arguments(func._schema, args, kwargs)):
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                continue  # which autograd does not track
             slot = proxy_tensor.get_proxy_slot(tensor, self.tracer, None)
             origin = "get_attr" if slot is None else origin_of(slot.proxy.node, _DETACH).op
             if origin == "get_attr" or (origin == "placeholder" and not tensor.requires_grad):
