@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autopar.records.record import Findings
@@ -37,7 +37,7 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
     if not each or any(other != labels[0] for other in labels):
         msg = f"the ranks have measured {labels}; expected the same, in the same order, on each."
         raise ValueError(msg)
-    first, checks = each[0], [check for it in each for check in it.checks]
+    first = each[0]
     return Findings(
         [
             _slowest(ways)
@@ -47,10 +47,16 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
             label: _above_each_other([it.timelines[label] for it in each])
             for label in first.timelines
         },
-        {check: all(it.checks.get(check, True) for it in each) for check in checks},
+        joint_checks([it.checks for it in each]),
         {name: max(it.values[name] for it in each) for name in first.values},
         {name: content for findings in each for name, content in findings.files.items()},
     )
+
+
+def joint_checks(each: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
+    """All checks that ranks have made, each held if it fails on none of them."""
+    labels = [check for checks in each for check in checks]
+    return {check: all(checks.get(check, True) for checks in each) for check in labels}
 
 
 def _slowest(ways: Sequence[Measurement]) -> Measurement:

@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 
 from autopar.device import num_gpus
+from autopar.effects.calls import name_of
 from autopar.refusal import check_type, positive, whole_number
 from autopar.timing.fresh_process import search_path
 
@@ -65,9 +66,9 @@ def on_ranks(
     if device not in ("cpu", "cuda"):
         msg = f"device is {device!r}; expected 'cpu', or 'cuda' for a GPU for each rank."
         raise ValueError(msg)
-    from autopar.distributed.member import name_of, take_part  # torch.distributed is slow to import
-
     if "TORCHELASTIC_RUN_ID" in os.environ:
+        from autopar.distributed.member import take_part  # torch.distributed is slow to import
+
         return take_part(fn, args, ranks, device, timeout_s)
     if device == "cuda" and num_gpus() < ranks:
         msg = f"device is 'cuda' for {ranks} ranks; expected a GPU for each, of {num_gpus()} here."

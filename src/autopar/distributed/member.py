@@ -57,13 +57,21 @@ def main() -> None:
         os._exit(status)
 
 
+def _by_name(returned: Any) -> bytes:
+    """Pickled for ranks that all run the same script, so that its classes are theirs as well."""
+    try:
+        return pickle.dumps(returned)
+    except Exception:  # of many kinds
+        return bytes(cloudpickle.dumps(returned))
+
+
 def take_part(
     fn: Callable[..., Any],
     args: Sequence[Any],
     ranks: int,
     device: str,
     timeout_s: float,
-    dumps: Callable[[Any], bytes] | None = None,
+    dumps: Callable[[Any], bytes] = _by_name,
 ) -> list[Any]:
     """Call a function as one of the first `ranks` ranks; return what each of these returned.
 
@@ -72,7 +80,7 @@ def take_part(
     store, rank, there = _meeting_place()
     if there < ranks:
         msg = (
-            f"{name_of(fn)} needs {ranks} ranks, and torchrun has started {there}; expected as "
+            f"on_ranks needs {ranks} ranks, and torchrun has started {there}; expected as "
             f"many or more. Start it with torchrun --nproc-per-node {ranks}."
         )
         raise ValueError(msg)
@@ -82,21 +90,8 @@ def take_part(
     if rank < ranks:
         with _group(shared, rank, ranks, device, timeout) as own:
             returned = fn(own, *args)
-        _put(shared, f"returned by {rank}", (dumps or _by_name)(returned))
+        _put(shared, f"returned by {rank}", dumps(returned))
     return [pickle.loads(_get(shared, f"returned by {number}")) for number in range(ranks)]
-
-
-def name_of(fn: Callable[..., Any]) -> str:
-    """A function's name, or that of its type if it has none."""
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _by_name(returned: Any) -> bytes:
-    """Pickled for ranks that all run the same script, so that its classes are theirs as well."""
-    try:
-        return pickle.dumps(returned)
-    except Exception:  # of many kinds
-        return bytes(cloudpickle.dumps(returned))
 
 
 def _put(store: Any, key: str, content: bytes) -> None:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from autopar.distributed.joint import joint_checks
 from autopar.records.race import Ways, race
 from autopar.records.record import Findings
 from autopar.refusal import several
@@ -138,8 +139,7 @@ def _together(race_alone: Callable[..., Findings], device: torch.device) -> Find
         return found
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, found.checks)
-    labels = [check for checks in every for check in checks]
-    return Findings([], {}, {check: all(one.get(check, True) for one in every) for check in labels})
+    return Findings([], {}, joint_checks(every))
 
 
 def communication(timeline: Timeline) -> dict[str, float]:
