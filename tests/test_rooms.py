@@ -28,7 +28,7 @@ _MAY = {
     "display": "autopar timing timeline",
     "traces": "autopar lanes timeline display",
     "records": "autopar effects timing timeline lanes display traces",
-    "distributed": "autopar timing timeline traces records",
+    "distributed": "autopar effects timing timeline traces records",
 }
 _WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
 _DRAW, _DRAWS_PLANS = "display.plot", "display.graph_plot"  # the first loads the second
