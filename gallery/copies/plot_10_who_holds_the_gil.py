@@ -81,7 +81,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
         feeds = {THERE: lambda: there, LOADER: lambda: ((to(x), to(y)) for x, y in loader)}
         feeds[PREFETCH], feeds[ONCE] = (partial(pipeline.prefetch, it) for it in (data, pinned))
         ways = {way: lambda feed=feed: train(model, feed()) for way, feed in feeds.items()}
-        found = ap.race(ways, devices=[device], setup=restart, reset=restart, see=[*ways][:3])
+        found = ap.race(ways, devices=[device], setup=restart, see=[*ways][:3])
     for way, whole in found.timelines.items():  # of which three steps are kept
         starts_s = [span.start_s for span in whole.spans if span.name == "launches"]
         found.timelines[way] = whole.between(starts_s[9], starts_s[12])

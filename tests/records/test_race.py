@@ -1,7 +1,7 @@
 """Race: ways are checked before they are timed, and seen as they are timed."""
 
-import itertools
 import time
+import warnings
 from copy import deepcopy
 
 import numpy
@@ -44,12 +44,12 @@ def test_nothing_is_timed_where_one_differs():
     assert findings.failed == ["wrong: equal to right"]
 
 
-def test_each_sample_is_set_up_and_each_check_is_reset():
+def test_each_sample_and_check_is_set_up_and_each_check_is_reset():
     log = []
     ways = {"one": lambda: (log.append("one"), 1), "other": lambda: (log.append("other"), 1)}
     settings = {"reset": lambda: log.append("reset"), "setup": lambda: log.append("setup")}
     ap.race(ways, parts={"part": lambda: log.append("part")}, warmup=0, repeats=3, **settings)
-    checked = ["reset", "one", "reset", "other"]
+    checked = ["setup", "reset", "one", "setup", "reset", "other"]
     timed = ["setup", "part", "setup", "one", "setup", "other"] * 3
     assert log == checked + timed + checked
 
@@ -59,12 +59,33 @@ def test_a_way_that_uses_up_what_it_is_given_is_found():
         return lambda: sum(numbers)
 
     listed, used_up = adding([1.0, 2.0]), adding(iter([1.0, 2.0]))
-    with pytest.warns(UserWarning, match="no time is kept, as results differed after it.*reset"):
+    with pytest.warns(UserWarning, match="no time is kept, as results differed after it.*setup"):
         findings = ap.race({"in a list": listed, "used up": used_up})
     assert findings.failed == ["used up: equal to in a list"]
     assert not findings.measurements
-    counts = itertools.count(), itertools.count()  # both change alike
-    assert ap.race({"one": lambda: next(counts[0]), "other": lambda: next(counts[1])}).measurements
+
+
+def test_ways_that_all_change_what_they_are_given_are_warned_of_and_none_that_setup_puts_back():
+    counts = [0, 0]
+
+    def restart():
+        counts[:] = [0, 0]
+
+    def counting(i):
+        counts[i] += 1
+        return counts[i]
+
+    ways = {"one": lambda: counting(0), "other": lambda: counting(1)}
+    with pytest.warns(
+        UserWarning, match="'one' returns something else after .* 5 instead of 1"
+    ) as w:
+        assert ap.race(ways, warmup=0, repeats=3).measurements
+    assert w[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ap.race(ways, setup=restart, repeats=3).measurements
+        sums = {"one": lambda: _X + 1e-7 * len(counts), "other": lambda: _X + 1e-7 * len(counts)}
+        assert ap.race(sums, setup=lambda: counts.append(0), repeats=3, close={"other": 1e-5})
 
 
 @pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed", "seen"])
@@ -85,7 +106,7 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
         given = {"see": ["failing"], "warmup": 1, "repeats": 3}
         ap.race(ways, reset=fail_in("reset"), setup=fail_in("setup"), **given)
     said = {"way": "'failing' was checked", "timed": "'failing' was measured"}
-    said |= {"reset": "'fine' was checked", "setup": "'fine' was measured"}
+    said |= {"reset": "'fine' was checked", "setup": "'fine' was checked"}
     said["seen"] = "'failing' was seen"
     assert caught.value.__notes__ == [f"while {said[fails]}"]
     assert caught.traceback[-1].path.samefile(__file__)

@@ -64,9 +64,10 @@ def race(
 
     Then all ways and parts are timed by `measure_in_turn`. After that, results are compared once
     more, with each other if nothing is expected: a way that has used up what it was given does
-    other work by then, which is not seen where all ways do so. At last those to be seen run under
-    the profiler, and how long each timeline is beside the clock's median is kept, so that a page
-    can tell whether both saw the same.
+    other work by then. Where all do so alike, as steps of training do, a warning says that the
+    baseline's result has changed. At last those to be seen run under the profiler, and how long
+    each timeline is beside the clock's median is kept, so that a page can tell whether both saw
+    the same.
 
     A way that hands work to lanes returns their handles, alone or in containers: they are waited
     for, their results are compared, and their spans, with those of tasks that they waited for, are
@@ -82,8 +83,8 @@ def race(
             beside large ones may so differ altogether.
         reset: Called before each way is checked, as to fill buffers with NaN: for ways that return
             the same memory, which may still hold what another has written.
-        setup: Called before each sample of each way and part, outside the clock, and before each
-            way that is to be seen.
+        setup: Called before each way is checked and is seen, and before each sample of each way and
+            part, outside the clock: for ways that use up or change what they are given.
         see: Labels of the ways whose timelines are taken.
         devices: What to wait for, as in `measure`.
         warmup: Rounds before the first that counts.
@@ -118,13 +119,15 @@ def race(
     see = several("see", see, "labels of the ways, in a list.")
     for label in see:
         require_label("see", label, labels)
-    if reset is not None:
-        check_work("reset", reset)
     wanted = None
     if expected is not None:
         wanted = _comparable("expected", _leaves(lambda: expected), copy.deepcopy)
-    compare = partial(_differences, ways, wanted, close, reset)
-    checks, failed = _checked(compare)
+    if reset is not None:
+        check_work("reset", reset)
+    if setup is not None:
+        check_work("setup", setup)
+    compare = partial(_differences, ways, wanted, close, setup, reset)
+    checks, failed, before = _checked(compare)
     if failed:
         words = f"nothing was timed, as results differ. {failed} Mend the way that is wrong."
         warnings.warn(words, stacklevel=2)
@@ -138,15 +141,19 @@ def race(
         flops=flops,
         calls=calls,
     )
-    checks, failed = _checked(compare)
+    checks, failed, after = _checked(compare)
+    again = (
+        "A way that uses up or changes what it is given does other work in later calls: let it "
+        "make that anew, or let `setup` put it back."
+    )
     if failed:
-        words = (
-            f"no time is kept, as results differed after it, and not before. {failed} A way that "
-            f"uses up or changes what it is given does other work in later calls: let it make that "
-            f"anew, or let `reset` put it back."
-        )
+        words = f"no time is kept, as results differed after it, and not before. {failed} {again}"
         warnings.warn(words, stacklevel=2)
         return Findings([], {}, checks)
+    rounding = max(map(_rounding, before.values()), default=0.0)
+    if why := _difference(labels[0], after, before, rounding):
+        words = f"{labels[0]!r} returns something else after the timing than before: {why}. {again}"
+        warnings.warn(words, stacklevel=2)
     seen = {
         label: partial(noting, f"while {label!r} was seen", way)
         for label, way in ways.items()
@@ -162,25 +169,28 @@ def race(
     return Findings(measurements, timelines, checks, values)
 
 
-def _checked(compare: Callable[[], dict[str, str]]) -> tuple[dict[str, bool], str]:
-    """Which checks hold, and what those that don't have to say."""
-    differences = compare()
+def _checked(
+    compare: Callable[[], tuple[dict[str, str], Mapping[str, Any]]],
+) -> tuple[dict[str, bool], str, Mapping[str, Any]]:
+    """Which checks hold, what those that don't have to say, and what results were compared with."""
+    differences, wanted = compare()
     failed = [f"{check}: no, {why}." for check, why in differences.items() if why]
-    return {check: not why for check, why in differences.items()}, " ".join(failed)
+    return {check: not why for check, why in differences.items()}, " ".join(failed), wanted
 
 
 def _differences(
     ways: Ways,
     wanted: Mapping[str, Any] | None,
     close: Mapping[str, float],
+    setup: Callable[[], object] | None,
     reset: Callable[[], object] | None,
-) -> dict[str, str]:
-    """Run each way once; by check, in what its result differs from the wanted one, or nothing."""
+) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Run each way once; by check, in what its result differs from the wanted one, and that."""
     differences: dict[str, str] = {}
     than = "what is expected"
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
-        leaves = noting(f"while {label!r} was checked", _leaves, way, reset)
+        leaves = noting(f"while {label!r} was checked", _leaves, way, setup, reset)
         if reset is None:
             for earlier, result in held:
                 _refuse_shared(result, leaves, (earlier, label))
@@ -199,7 +209,7 @@ def _differences(
             raise ValueError(msg)
         else:
             wanted, than = values, label
-    return differences
+    return differences, wanted or {}
 
 
 def _refuse_shared(
@@ -225,10 +235,10 @@ def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
     return ranges_of([*compress(arrays, counts)])  # as what is empty shares nothing
 
 
-def _leaves(way: Callable[[], object], reset: Callable[[], object] | None = None) -> dict[str, Any]:
+def _leaves(way: Callable[[], object], *before: Callable[[], object] | None) -> dict[str, Any]:
     """What a way's result is made of, by place, once its tasks and all GPUs are done."""
-    if reset is not None:
-        reset()
+    for prepare in filter(None, before):
+        prepare()
     result = pytree.tree_map_only(Handle, Handle.result, way())
     synchronize()
     leaves, _ = pytree.tree_flatten_with_path(result)
