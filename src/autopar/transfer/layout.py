@@ -20,19 +20,13 @@ class Layout(NamedTuple):
     """Element type, shape and strides of a tensor without gaps or overlaps."""
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: torch.Size
     strides: tuple[int, ...]  # elements from one index to the next, in every dimension
-    size_bytes: int
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
         """The layout of a dense tensor."""
-        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.nbytes)
-
-    def within(self, block: torch.Tensor) -> torch.Tensor:
-        """The tensor that lies at the beginning of a block of bytes."""
-        own = block[: self.size_bytes].view(self.dtype)
-        return own.as_strided(self.shape, self.strides)
+        return cls(tensor.dtype, tensor.shape, tensor.stride())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -100,7 +94,7 @@ def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> li
     as_type = {dtype: block.view(dtype) for dtype in {layout.dtype for layout in layouts}}
     return [
         as_type[dtype].as_strided(shape, strides, offset // dtype.itemsize).data
-        for (dtype, shape, strides, _), offset in zip(layouts, offsets, strict=True)
+        for (dtype, shape, strides), offset in zip(layouts, offsets, strict=True)
     ]
 
 
