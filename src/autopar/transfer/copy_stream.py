@@ -51,8 +51,13 @@ class CopyStream:
         """Queue a copy."""
         to.copy_(source)
 
-    def copy_all(self, copies: Iterable[Copy], *, timed: bool = False) -> Waitable | None:
-        """Queue some copies from the calling thread, and mark their end."""
+    def copy_all(
+        self, copies: Iterable[Copy], *after: Waitable | None, timed: bool = False
+    ) -> Waitable | None:
+        """Queue some copies from the calling thread, to be done after some ends; mark theirs."""
+        for end in after:
+            if end is not None:
+                self.wait(end)
         for to, source in copies:
             if to.is_inference():  # only in that mode it may be written to
                 with InferenceMode(True):
@@ -112,14 +117,16 @@ class CudaCopyStream(CopyStream):
         to.copy_(source, non_blocking=True)
 
     @override
-    def copy_all(self, copies: Iterable[Copy], *, timed: bool = False) -> Waitable | None:
+    def copy_all(
+        self, copies: Iterable[Copy], *after: Waitable | None, timed: bool = False
+    ) -> Waitable | None:
         if current_gpu() != self.device.index:
             with torch.cuda.stream(self._stream):
-                return super().copy_all(copies, timed=timed)
+                return super().copy_all(copies, *after, timed=timed)
         before = self.caller()
         try:
             torch.cuda.set_stream(self._stream)  # in a third of the time
-            return super().copy_all(copies, timed=timed)
+            return super().copy_all(copies, *after, timed=timed)
         finally:
             torch.cuda.set_stream(before)
 

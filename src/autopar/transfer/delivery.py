@@ -115,7 +115,7 @@ class Deliveries:
             load, result = _load(ring, tensor, name, pin=pin)
             start = time_of(stream.mark(timed=True))
             stream.outlives(load.parts[0].device)
-            ring.send(load)
+            ring.advance(load)
         except Exception as error:
             note(error, f"in {name}")
             raise
@@ -149,9 +149,10 @@ class Deliveries:
         """Wait until so much more may be under way, for what was there first."""
         while self._under_way:
             first_bytes, end = self._under_way[0]
-            if self._left_bytes >= size_bytes and not is_over(end):
-                return
-            wait_for_end(end)
+            if not is_over(end):
+                if self._left_bytes >= size_bytes:
+                    return
+                wait_for_end(end)
             self._left_bytes += first_bytes
             self._under_way.popleft()
 

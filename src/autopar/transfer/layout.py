@@ -13,6 +13,7 @@ from autopar.refusal import what
 from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys
 from autopar.transfer.copy_plan import ALIGNMENT, Pack
 
+_NO_MEMORY = "a tensor without memory of its own"
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 
@@ -121,7 +122,8 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
     if tensor.device != device:
         msg = f"{name} is on {tensor.device}; expected it on {device}. Move it there first."
         raise ValueError(msg)
-    if tensor.requires_grad or _has_tangent(tensor):
+    follows = forward_ad._current_level >= 0  # in that mode hardly anybody ever is
+    if tensor.requires_grad or (follows and forward_ad.unpack_dual(tensor).tangent is not None):
         which = "requires grad" if tensor.requires_grad else "has a tangent"
         msg = (
             f"{name} {which}; a pipeline's copies are no part of the autograd graph. "
@@ -150,27 +152,15 @@ def what_else(tensor: torch.Tensor) -> str | None:
         return f"a {tensor.layout} tensor"
     if type(tensor) not in PLAIN:
         return f"a {type(tensor).__name__}, a subclass of torch.Tensor"
-    return None if _has_memory(tensor) else "a tensor without memory of its own"
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a strided tensor has all the memory that its shape says."""
     try:
         storage = tensor.untyped_storage()
     except NotImplementedError:
-        return False
+        return _NO_MEMORY
     count = tensor.numel()
     if count and not tensor.is_contiguous():
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         count = 1 + sum((size - 1) * stride for size, stride in steps)
-    if not count:
-        return True
     needed = (tensor.storage_offset() + count) * tensor.itemsize
-    return needed <= storage.nbytes() and tensor.data_ptr() != 0
-
-
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether forward-mode differentiation follows it; most often nobody is in that mode."""
-    if forward_ad._current_level < 0:
-        return False
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    if count and (needed > storage.nbytes() or tensor.data_ptr() == 0):
+        return _NO_MEMORY  # not all of it, or none
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
@@ -15,6 +17,8 @@ from autopar.transfer.layout import Layout, flat, within
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
+
+_is_staged = operator.attrgetter("staged")
 
 
 class Part(NamedTuple):
@@ -67,7 +71,7 @@ class Load:
     ) -> None:
         self.name = name  # the items, and what is done to them, in words
         self.parts = parts
-        self.pinned = [part for part in parts if not part.staged]  # copied without a slot
+        self.pinned = list(itertools.filterfalse(_is_staged, parts))  # copied without a slot
         self.unpack = unpack
         ready = stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.

@@ -288,7 +288,7 @@ class CopyPipeline:
                     ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
-                        ring.send(load)
+                        ring.advance(load)
                         del load
                     if not moving:
                         return

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 
 import torch
@@ -62,13 +61,29 @@ class Ring:
         self._working = threading.RLock()
         self._at_work = False
 
-    def send(self, load: Load) -> None:
-        """Take a load, and begin what can be begun; copies that need no slot are queued at once."""
-        self._work(self._take, load)
+    def advance(self, load: Load | None = None) -> None:
+        """Take a load, or do what comes next and wait for what that needs; then what can be done.
 
-    def step(self) -> None:
-        """Do what comes next, and wait for what that needs."""
-        self._work(self._do_next)
+        Copies of a load that need no slot are queued at once.
+        """
+        with self._working:
+            if self._left:
+                msg = "the pipeline was left meanwhile"
+                raise RuntimeError(msg)
+            self._at_work = True
+            try:
+                if load is not None:
+                    self._take(load)
+                elif self._begun:
+                    self._end(self._begun[0])
+                else:
+                    self._begin(self._cut[0], self._slots[0])
+                self._do_what_can_be()
+            except BaseException:  # Ctrl-C, anywhere
+                self._drop()
+                raise
+            finally:
+                self._at_work = False
 
     def clear(self) -> None:
         """Forget the chunks of loads that have failed, once nobody moves them any more."""
@@ -89,23 +104,8 @@ class Ring:
             finally:
                 self._working.release()
 
-    def _work(self, work: Callable[..., None], *given: Load) -> None:
-        with self._working:
-            if self._left:
-                msg = "the pipeline was left meanwhile"
-                raise RuntimeError(msg)
-            self._at_work = True
-            try:
-                work(*given)
-                self._do_what_can_be()
-            except BaseException:  # Ctrl-C, anywhere
-                self._drop()
-                raise
-            finally:
-                self._at_work = False
-
     def _take(self, load: Load) -> None:
-        load.step, load.clear = self.step, self.clear
+        load.step, load.clear = self.advance, self.clear
         for part in load.parts:
             if part.staged:
                 for device, host in part.cut(self.slot_bytes):
@@ -114,12 +114,6 @@ class Ring:
                     load.left += 1
         if load.pinned:
             self._copy_pinned(load)
-
-    def _do_next(self) -> None:
-        if self._begun:
-            self._end(self._begun[0])
-        else:
-            self._begin(self._cut[0], self._slots[0])
 
     def _do_what_can_be(self) -> None:
         """Do what can be done without waiting."""
@@ -182,27 +176,20 @@ class Ring:
 
     def _do(self, chunk: Chunk, rule: Rule) -> None:
         """Wait for what the rule says, act, and keep the end for those that wait for it."""
-        load, ends = chunk.load, chunk.slot.ends
+        load, slot = chunk.load, chunk.slot
         if load.failed:
             return
-        on_stream = rule.lane == "stream"
-        callers = rule.item_step(chunk.first)
+        callers = load.before[rule.item_step(chunk.first)]
         try:
-            for end in (load.before[callers], ends.get(rule.slot)):
-                if end is None:
-                    continue
-                if on_stream:
-                    self.stream.wait(end)
-                else:
-                    wait_for_end(end)
-            if on_stream:
-                slot = chunk.slot.like(chunk.device)
-                load.copied = ends[rule.name] = self.stream.copy_all(
-                    [self._way(chunk.device, slot)]
-                )
+            if rule.lane == "stream":
+                copy = self._between(chunk.device, slot.like(chunk.device))
+                end = self.stream.copy_all([copy], callers, slot.ends.get(rule.slot))
+                slot.ends[rule.name] = load.copied = end
             else:
+                wait_for_end(callers)
+                wait_for_end(slot.ends.get(rule.slot))
                 self._move(chunk)
-                ends[rule.name] = None
+                slot.ends[rule.name] = None
         except Exception as error:
             load.fail(error)
 
@@ -226,14 +213,13 @@ class Ring:
     def _copy_pinned(self, load: Load) -> None:
         """Queue copies between the device and pinned memory of the caller's, without a slot."""
         try:
-            if (ready := load.before[self._copying.item]) is not None:
-                self.stream.wait(ready)
-            copies = [self._way(part.device, part.host[0][1]) for part in load.pinned]
-            load.copied = self.stream.copy_all(copies, timed=load.timed)
+            copies = [self._between(part.device, part.host[0][1]) for part in load.pinned]
+            callers = load.before[self._copying.item_step(first=True)]
+            load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for
 
-    def _way(self, device: torch.Tensor, host: torch.Tensor) -> Copy:
+    def _between(self, device: torch.Tensor, host: torch.Tensor) -> Copy:
         return (host, device) if self._to_host else (device, host)
 
     def _move(self, chunk: Chunk) -> None:

@@ -28,6 +28,7 @@ _DIRECT_BYTES = 1 << 16
 _ASIDE_BYTES = 1 << 20
 _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
+_CPU = cpu()
 _nbytes_of = operator.attrgetter("nbytes")
 
 
@@ -143,4 +144,4 @@ class ToDeviceParcels(Parcels):
 
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:
-    return dense(check_tensor(leaf, f"tensor {i} of {name}", cpu()))
+    return dense(check_tensor(leaf, f"tensor {i} of {name}", _CPU))

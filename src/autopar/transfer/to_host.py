@@ -31,6 +31,7 @@ from autopar.transfer.source import next_owned
 
 Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
 
+_CPU = cpu()
 _FIRST_TOGETHER = 256  # of a list
 
 _kind_of = operator.attrgetter("dtype", "device", "requires_grad")
@@ -92,12 +93,13 @@ class ToHostParcels(Parcels):
             self._block_load(alike(stack), group, [None] * len(group))
             return
         good, targets = self._checked(group)
+        if len(good) == 1:
+            self._load_of_each(good, targets)
+            return
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes):
-            chosen, into = good, targets
-            if len(pack.members) < len(good):
-                chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
-            if len(chosen) == 1 or any(map(self._is_pinned, into)):
+            chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
+            if len(chosen) == 1 or self._any_pinned(into):
                 self._load_of_each(chosen, into)
             elif self._out is not None and (stack := self._stacked(chosen)) is not None:
                 self._block_load(alike(stack), chosen, into)
@@ -156,7 +158,7 @@ class ToHostParcels(Parcels):
                 host = self._landing(own, target)
                 if self._given and own is tensor:
                     own = own.clone()
-                pinned = self._pin or (host is target and self._is_pinned(host))
+                pinned = self._pin or (host is target and self._stream.is_pinned(host))
                 parts.append(Part(own, ((0, host),), staged=not pinned))
                 hosts.append(host)
             load = self._load(len(parts), parts, lambda: self._settled(hosts, targets))
@@ -169,8 +171,8 @@ class ToHostParcels(Parcels):
         torch.autograd.graph.increment_version(target)  # a graph may have saved it
         return target
 
-    def _is_pinned(self, host: torch.Tensor | None) -> bool:
-        return host is not None and self._stream.is_pinned(host)
+    def _any_pinned(self, into: Targeted) -> bool:
+        return any(target is not None and self._stream.is_pinned(target) for target in into)
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -181,7 +183,7 @@ class ToHostParcels(Parcels):
         except StopIteration:
             msg = f"out has only {number} tensors; expected one for each of tensors."
             raise ValueError(msg) from None
-        check_tensor(target, name, cpu())
+        check_tensor(target, name, _CPU)
         if target.shape != tensor.shape or target.dtype != tensor.dtype:
             msg = (
                 f"{name} is {tuple(target.shape)} of {target.dtype}; expected "
