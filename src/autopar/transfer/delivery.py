@@ -14,7 +14,7 @@ from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.transfer.copy_stream import Waitable, time_of
-from autopar.transfer.layout import Layout, dense, within
+from autopar.transfer.layout import dense, like
 from autopar.transfer.load import Load, Part, is_over, wait_for_end
 from autopar.transfer.ring import Ring, move_bytes
 from autopar.transfer.workers import Workers
@@ -162,9 +162,7 @@ def _load(ring: Ring, tensor: torch.Tensor, name: str, *, pin: bool) -> tuple[Lo
     source = dense(tensor)
     source = source.clone() if source is tensor else source
     result = torch.empty_like(source, device="cpu", pin_memory=pin)
-    landing = result
-    if not pin:
-        [landing] = within(ring.stream.pinned(source.nbytes), [Layout.of(source)], [0])
+    landing = result if pin else like(source, ring.stream.pinned(source.nbytes))
     load = Load(name, ring.stream, [Part(source, ((0, landing),), False)], lambda: [landing])
     load.timed = True
     return load, result

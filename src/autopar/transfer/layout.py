@@ -55,6 +55,11 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+def like(tensor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """The beginning of a block of bytes as a tensor like a dense one."""
+    return block[: tensor.nbytes].view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+
+
 # -- several tensors in one block -----------------------------------------------------------------
 
 

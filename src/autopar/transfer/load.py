@@ -13,7 +13,7 @@ import torch
 from autopar.lanes.handle import wait_for_event
 from autopar.lanes.outcome import Outcome, note
 from autopar.transfer.copy_stream import CopyStream, Waitable
-from autopar.transfer.layout import Layout, flat, within
+from autopar.transfer.layout import flat, like
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
@@ -153,8 +153,7 @@ class Slot:
             or view.shape != tensor.shape
             or view.stride() != tensor.stride()
         ):
-            [view] = within(self.memory, [Layout.of(tensor)], [0])
-            self._view = view
+            view = self._view = like(tensor, self.memory)
         return view
 
 

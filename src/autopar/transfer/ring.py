@@ -20,7 +20,7 @@ import torch
 
 from autopar.lanes.outcome import Outcome
 from autopar.transfer.copy_plan import Rule
-from autopar.transfer.copy_stream import Copy, CopyStream
+from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.load import Chunk, Load, Slot, is_over, wait_for_end
 from autopar.transfer.workers import Workers
 
@@ -106,10 +106,12 @@ class Ring:
 
     def _take(self, load: Load) -> None:
         load.step, load.clear = self.advance, self.clear
+        most = _MOVED_BY_CALLER_BYTES
         for part in load.parts:
             if part.staged:
                 for device, host in part.cut(self.slot_bytes):
-                    aside = self._moves_aside(device.nbytes, len(host))
+                    least = max(len(host) * (most // _PIECES), most + 1)
+                    aside = device.nbytes >= least and self._workers.threads > 1
                     self._cut.append(Chunk(load, device, host, not load.left, aside))
                     load.left += 1
         if load.pinned:
@@ -182,21 +184,18 @@ class Ring:
         callers = load.before[rule.item_step(chunk.first)]
         try:
             if rule.lane == "stream":
-                copy = self._between(chunk.device, slot.like(chunk.device))
+                device, host = chunk.device, slot.like(chunk.device)
+                copy = (host, device) if self._to_host else (device, host)
                 end = self.stream.copy_all([copy], callers, slot.ends.get(rule.slot))
                 slot.ends[rule.name] = load.copied = end
             else:
-                wait_for_end(callers)
-                wait_for_end(slot.ends.get(rule.slot))
+                for end in (callers, slot.ends.get(rule.slot)):
+                    if end is not None:
+                        wait_for_end(end)
                 self._move(chunk)
                 slot.ends[rule.name] = None
         except Exception as error:
             load.fail(error)
-
-    def _moves_aside(self, size_bytes: int, pieces: int) -> bool:
-        """Whether a worker is to do what a chunk needs done on the host."""
-        least = max(pieces * (_MOVED_BY_CALLER_BYTES // _PIECES), _MOVED_BY_CALLER_BYTES + 1)
-        return size_bytes >= least and self._workers.threads > 1
 
     def _hand_over(self, chunk: Chunk) -> None:
         """Let a worker do what a chunk needs done on the host."""
@@ -213,14 +212,13 @@ class Ring:
     def _copy_pinned(self, load: Load) -> None:
         """Queue copies between the device and pinned memory of the caller's, without a slot."""
         try:
-            copies = [self._between(part.device, part.host[0][1]) for part in load.pinned]
+            copies = [(part.device, part.host[0][1]) for part in load.pinned]
+            if self._to_host:
+                copies = [(host, device) for device, host in copies]
             callers = load.before[self._copying.item_step(first=True)]
             load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for
-
-    def _between(self, device: torch.Tensor, host: torch.Tensor) -> Copy:
-        return (host, device) if self._to_host else (device, host)
 
     def _move(self, chunk: Chunk) -> None:
         for offset, address, size_bytes in chunk.host:

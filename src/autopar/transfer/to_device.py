@@ -30,6 +30,7 @@ _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
 _CPU = cpu()
 _nbytes_of = operator.attrgetter("nbytes")
+_host_of, _device_of = operator.attrgetter("host"), operator.attrgetter("device")
 
 
 class _Batch(NamedTuple):
@@ -37,7 +38,8 @@ class _Batch(NamedTuple):
 
     tensors: list[torch.Tensor]  # dense ones on the host
     join: Callable[[Iterator[torch.Tensor]], Any]  # takes as many
-    direct: list[bool]  # which of them are copied without a slot
+    pinned: list[bool]  # which of them lie in pinned memory
+    sizes: list[int]  # of each in bytes; very large if it is copied without a slot
     size_bytes: int
     lent: bool  # whether its owner may overwrite it when the next one is asked for
 
@@ -65,20 +67,23 @@ class ToDeviceParcels(Parcels):
     def _arrive(self, load: Load) -> None:
         load.wait_until_queued()
         wait_for_end(self._reading)  # long done: it was queued some batches ago
-        self._pinned = [part.host for part in load.pinned]
+        self._pinned = list(map(_host_of, load.pinned))
         self._reading = load.copied if self._pinned else None
         if load.copied is not None:
-            self._stream.caller_receives(load.copied, [part.device for part in load.parts])
+            self._stream.caller_receives(load.copied, map(_device_of, load.parts))
 
     @override
     def _take(self, group: list[_Batch]) -> int:
         batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
         tensors, join = self._opened(batch, f"batches[{self._number + len(group)}]")
-        size_bytes = sum(map(_nbytes_of, tensors))
-        direct = list(map(self._is_direct, tensors))
-        if not owned and size_bytes <= self._aside_bytes and not any(direct):
-            tensors, owned = list(map(torch.clone, tensors)), True
-        group.append(_Batch(tensors, join, direct, size_bytes, lent=not owned))
+        pinned, sizes = list(map(self._stream.is_pinned, tensors)), list(map(_nbytes_of, tensors))
+        size_bytes = sum(sizes)
+        for i, is_pinned in enumerate(pinned):
+            if is_pinned and sizes[i] > _DIRECT_BYTES:
+                sizes[i] = sys.maxsize
+        if not owned and size_bytes <= self._aside_bytes and sys.maxsize not in sizes:
+            tensors, pinned, owned = list(map(torch.clone, tensors)), [False] * len(tensors), True
+        group.append(_Batch(tensors, join, pinned, sizes, size_bytes, lent=not owned))
         return size_bytes if owned else sys.maxsize
 
     @override
@@ -111,20 +116,19 @@ class ToDeviceParcels(Parcels):
 
     def _make_one(self, batches: list[_Batch]) -> Load:
         """The load of some batches, with those of their tensors in one block that are small."""
-        tensors, sizes = [], []
+        tensors, pinned, sizes = [], [], []
         for batch in batches:
             tensors += batch.tensors
-            for tensor, direct in zip(batch.tensors, batch.direct, strict=True):
-                sizes.append(sys.maxsize if direct else tensor.nbytes)
+            pinned += batch.pinned
+            sizes += batch.sizes
         parts: list[Part] = []
         arriving: list[torch.Tensor] = []
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
                 if len(pack.members) == 1:
                     [i] = pack.members
-                    pinned = sizes[i] == sys.maxsize or self._is_small_and_pinned(tensors[i])
                     result = torch.empty_like(tensors[i], device=self._device)
-                    parts.append(Part(result, ((0, tensors[i]),), staged=not pinned))
+                    parts.append(Part(result, ((0, tensors[i]),), staged=not pinned[i]))
                     arriving.append(result)
                 else:
                     sources = [tensors[i] for i in pack.members]
@@ -135,12 +139,6 @@ class ToDeviceParcels(Parcels):
         rest = iter(arriving)
         values = [batch.join(rest) for batch in batches]
         return self._load(len(batches), parts, lambda: values)
-
-    def _is_direct(self, tensor: torch.Tensor) -> bool:
-        return tensor.nbytes > _DIRECT_BYTES and self._stream.is_pinned(tensor)
-
-    def _is_small_and_pinned(self, tensor: torch.Tensor) -> bool:
-        return tensor.nbytes <= _DIRECT_BYTES and self._stream.is_pinned(tensor)
 
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:

@@ -161,8 +161,11 @@ class ToHostParcels(Parcels):
                 pinned = self._pin or (host is target and self._stream.is_pinned(host))
                 parts.append(Part(own, ((0, host),), staged=not pinned))
                 hosts.append(host)
+            if self._out is None:
+                self._load(len(parts), parts, lambda: hosts)
+                return
             load = self._load(len(parts), parts, lambda: self._settled(hosts, targets))
-        load.writes_to_out = self._out is not None and bool(load.pinned)
+        load.writes_to_out = bool(load.pinned)
 
     def _landing(self, tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
         """Where to copy a dense tensor: to its target itself, if that lies just so."""
@@ -198,8 +201,6 @@ class ToHostParcels(Parcels):
 
     def _settled(self, hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]:
         """The results: the targets, once what did not land in them was copied there."""
-        if self._out is None:
-            return hosts
         results = []
         for host, target in zip(hosts, targets, strict=True):
             assert target is not None
