@@ -6,6 +6,7 @@ import itertools
 import operator
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -119,21 +120,17 @@ class Load:
             wait_for_end(self.copied)
 
 
+@dataclass(eq=False, slots=True)
 class Chunk:
     """What of a load travels through a slot at a time."""
 
-    __slots__ = ("aside", "device", "first", "host", "load", "moving", "slot")
-
-    def __init__(
-        self, load: Load, device: torch.Tensor, host: list[Stretch], first: bool, aside: bool
-    ) -> None:
-        self.load = load
-        self.device = device
-        self.host = host
-        self.first = first  # of its load
-        self.aside = aside  # whether a worker may do its step on the host,
-        self.moving: Outcome[None] | None = None  # which is this then
-        self.slot: Slot
+    load: Load
+    device: torch.Tensor
+    host: list[Stretch]
+    first: bool  # of its load
+    aside: bool  # whether a worker may do its step on the host
+    slot: Slot = field(init=False)
+    moving: Outcome[None] | None = None  # of that step, then
 
 
 class Slot:

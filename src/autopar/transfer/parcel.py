@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autopar.torch_private import InferenceMode
 from autopar.transfer.copy_stream import Waitable
 from autopar.transfer.load import Load, Part, wait_for_end
 from autopar.transfer.ring import Ring
@@ -73,12 +72,12 @@ class Parcels(ABC):
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
         together = self._together * _FASTER if soon else self._together // _FASTER
         self._together = min(max(1, together), self._slot_bytes)
-        with InferenceMode(False):  # results outlive the mode in which they are taken
-            return load.unpack()
+        return load.unpack()
 
     def give_back(self) -> None:
         """Wait until the items that were yielded may be overwritten."""
         self._failures.clear()
+        self._made.clear()
         wait_for_end(self._reading)
 
     def _end_by(self, error: Exception) -> None:

@@ -50,6 +50,9 @@ class Ring:
         self._rules = rules
         self._to_host = rules[0].lane == "stream"
         self._copying, self._moving = rules if self._to_host else reversed(rules)
+        self._callers = {
+            (r.name, first): r.item_step(first) for r in rules for first in (True, False)
+        }
         self.slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
@@ -181,7 +184,7 @@ class Ring:
         load, slot = chunk.load, chunk.slot
         if load.failed:
             return
-        callers = load.before[rule.item_step(chunk.first)]
+        callers = load.before[self._callers[rule.name, chunk.first]]
         try:
             if rule.lane == "stream":
                 device, host = chunk.device, slot.like(chunk.device)
@@ -215,7 +218,7 @@ class Ring:
             copies = [(part.device, part.host[0][1]) for part in load.pinned]
             if self._to_host:
                 copies = [(host, device) for device, host in copies]
-            callers = load.before[self._copying.item_step(first=True)]
+            callers = load.before[self._callers[self._copying.name, True]]
             load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for

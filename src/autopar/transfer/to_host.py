@@ -82,14 +82,15 @@ class ToHostParcels(Parcels):
 
     @override
     def _make(self, group: list[torch.Tensor]) -> None:
-        if self._caller == self._stream.caller():
+        if len(group) == 1 or self._caller == self._stream.caller():
             self._make_here(group)
         else:  # which the source has changed since
             with torch.cuda.stream(self._caller):
                 self._make_here(group)
 
     def _make_here(self, group: list[torch.Tensor]) -> None:
-        if self._out is None and (stack := self._stacked(group)) is not None:
+        together = len(group) > 1 and self._out is None
+        if together and (stack := self._stacked(group)) is not None:
             self._block_load(alike(stack), group, [None] * len(group))
             return
         good, targets = self._checked(group)
@@ -122,8 +123,6 @@ class ToHostParcels(Parcels):
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
         """All in one block, if they are alike: 2 µs of the host's for each of many, not 17."""
-        if len(group) < 2:
-            return None
         try:
             are_alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
             are_dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
@@ -143,7 +142,7 @@ class ToHostParcels(Parcels):
             if self._out is None:
                 host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
                 part = Part(block.device, ((0, host),), staged=not self._pin)
-                self._load(len(block.offsets), [part], lambda: block.split(host))
+                self._load(len(block.offsets), [part], lambda: _split(block, host))
                 return
             hosts = list(map(self._landing, tensors, targets))
             part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
@@ -218,6 +217,11 @@ def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor
     if target is None or not is_plain(target) or target.stride() == tensor.stride():
         return tensor
     return torch.empty_like(target, device=tensor.device).copy_(tensor)
+
+
+@torch.inference_mode(False)  # results outlive the mode in which they are taken
+def _split(block: Block, host: torch.Tensor) -> list[torch.Tensor]:
+    return block.split(host)
 
 
 def _have_memory(group: list[torch.Tensor]) -> bool:
