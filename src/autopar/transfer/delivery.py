@@ -104,7 +104,6 @@ class Deliveries:
         self._left_bytes = room_bytes
         self._piece_bytes = piece_bytes
         self._workers = workers
-        self._dropping = False
         self._under_way: deque[tuple[int, Waitable | None]] = deque()
 
     def start(self, ring: Ring, tensor: torch.Tensor, *, pin: bool) -> Handle[torch.Tensor]:
@@ -130,8 +129,6 @@ class Deliveries:
             delivery = Delivery(load, result, self._piece_bytes, self._workers)
             handle = delivery.handle
             self._under_way.append((size_bytes, delivery))
-            if self._dropping:  # meanwhile, by another thread, which may have missed this one
-                delivery.drop()
             self._workers.submit(delivery.work)
         handle.start = start
         handle.clock = device_clock(stream.device) if stream.device.type == "cuda" else None
@@ -139,7 +136,6 @@ class Deliveries:
 
     def drop(self) -> None:
         """Do no more than what is under way."""
-        self._dropping = True
         for _, end in tuple(self._under_way):  # to which another thread may add
             if isinstance(end, Delivery):
                 end.drop()

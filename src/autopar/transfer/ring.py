@@ -70,13 +70,12 @@ class Ring:
         Copies of a load that need no slot are queued at once.
         """
         with self._working:
-            if self._left:
-                msg = "the pipeline was left meanwhile"
-                raise RuntimeError(msg)
+            self._refuse_if_left()
             self._at_work = True
             try:
                 if load is not None:
                     self._take(load)
+                    self._refuse_if_left()  # while it was queued: nobody would wait for it
                 elif self._begun:
                     self._end(self._begun[0])
                 else:
@@ -106,6 +105,11 @@ class Ring:
                 self._slots.clear()
             finally:
                 self._working.release()
+
+    def _refuse_if_left(self) -> None:
+        if self._left:
+            msg = "the pipeline was left meanwhile"
+            raise RuntimeError(msg)
 
     def _take(self, load: Load) -> None:
         load.step, load.clear = self.advance, self.clear
