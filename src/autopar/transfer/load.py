@@ -76,8 +76,7 @@ class Load:
         self.unpack = unpack
         ready = stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.
-        self.before: dict[str | None, Waitable | None] = {"ready": ready, "room": ready}
-        self.before |= {"given": None, None: None}
+        self.before = {None: None, "given": None, "ready": ready, "room": ready}
         self._stream = stream
         self._errors: list[BaseException] = []  # at most one, until somebody has raised it
 

@@ -82,9 +82,9 @@ class ToHostParcels(Parcels):
 
     @override
     def _make(self, group: list[torch.Tensor]) -> None:
-        if len(group) == 1 or self._caller == self._stream.caller():
+        if self._caller == self._stream.caller():
             self._make_here(group)
-        else:  # which the source has changed since
+        else:  # the source has changed it since, be it by ending
             with torch.cuda.stream(self._caller):
                 self._make_here(group)
 
@@ -219,9 +219,9 @@ def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor
     return torch.empty_like(target, device=tensor.device).copy_(tensor)
 
 
-@torch.inference_mode(False)  # results outlive the mode in which they are taken
 def _split(block: Block, host: torch.Tensor) -> list[torch.Tensor]:
-    return block.split(host)
+    with InferenceMode(False):  # results outlive the mode in which they are taken
+        return block.split(host)
 
 
 def _have_memory(group: list[torch.Tensor]) -> bool:
