@@ -167,17 +167,17 @@ def test_an_exit_in_the_source_is_not_held_up(bench, verb, slots, k, kind, devic
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("method", ["mark", "current"])
+@pytest.mark.parametrize("method", ["mark", "copy_all"])
 @pytest.mark.parametrize("call", range(8))
 @pytest.mark.parametrize("verb", VERBS)
 @ends
 def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, call, method, device):
     calls = itertools.count()
 
-    def used(own, **options):
+    def used(own, *copies, **options):
         if next(calls) == call:
             breaks(Broken("on purpose"))
-        return own(**options)
+        return own(*copies, **options)
 
     bench.on_stream[method] = used
     with bench.pipeline(device, "chunked", threads=1 + call % 2) as pipeline:

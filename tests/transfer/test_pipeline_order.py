@@ -1,5 +1,6 @@
 """Copy pipelines on the CPU: what comes when, how far ahead, to which thread, and in the end."""
 
+import contextlib
 import itertools
 import time
 
@@ -258,3 +259,32 @@ def test_a_batchs_blocks_are_of_limited_size():
         (results,) = pipeline.prefetch([batch])
     blocks = [result.untyped_storage().data_ptr() for result in results]
     assert [len(list(same)) for _, same in itertools.groupby(blocks)] == [4, 3, 1]
+
+
+@pytest.mark.usefixtures("together")
+def test_a_load_follows_the_stream_of_its_first_item_though_the_source_has_ended(monkeypatch):
+    current, marked = ["main"], []
+
+    class Switched(CopyStream):
+        def caller(self):
+            return current[0]
+
+        def caller_mark(self):
+            marked.append(current[0])
+
+    @contextlib.contextmanager
+    def on(stream):
+        before, current[0] = current[0], stream
+        yield
+        current[0] = before
+
+    def source():
+        for i in range(7):  # the last one is asked for with more, of which there are none
+            with on(i):
+                yield torch.full((4,), i)
+
+    monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", Switched)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    with CopyPipeline("cpu", slots=3) as pipeline:
+        assert first_elements(pipeline.to_host(source())) == list(range(7))
+    assert marked == list(range(7))

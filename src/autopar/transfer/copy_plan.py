@@ -12,7 +12,7 @@ follows them for each chunk as it comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,22 +59,21 @@ class Pack:
 
 def packs(
     sizes_bytes: Iterable[int], capacity_bytes: int, *, alone_above_bytes: int | None = None
-) -> Iterator[Pack]:
+) -> list[Pack]:
     """Put neighbours into one block as long as it fits; larger ones, or those above, go alone.
 
     >>> [pack.members for pack in packs([8, 100, 4096, 8], capacity_bytes=1024)]
     [[0, 1], [2], [3]]
     """
     most = capacity_bytes if alone_above_bytes is None else alone_above_bytes
-    pack = Pack()
+    found, pack = [], Pack()
     for number, size_bytes in enumerate(sizes_bytes):
         offset = pack.size_bytes
         alone = max(size_bytes, pack.size_bytes if len(pack.members) == 1 else 0) > most
         if pack.members and (alone or offset + size_bytes > capacity_bytes):
-            yield pack
+            found.append(pack)
             pack, offset = Pack(), 0
         pack.members.append(number)
         pack.offsets.append(offset)
         pack.size_bytes = offset + -(-size_bytes // ALIGNMENT) * ALIGNMENT
-    if pack.members:
-        yield pack
+    return [*found, pack] if pack.members else found

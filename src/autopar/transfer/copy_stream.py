@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from typing_extensions import override
 
 from autopar.device import new_stream
-from autopar.torch_private import current_stream_key
+from autopar.torch_private import InferenceMode, current_gpu, current_stream_key
 
 
 class Waitable(Protocol):
-    """Something that ends; a CUDA event is one."""
+    """Something that ends, such as a CUDA event; where nothing has to be waited for, it is None."""
 
     def synchronize(self) -> None:
         """Wait until it has ended."""
@@ -24,15 +23,7 @@ class Waitable(Protocol):
         """Whether it has ended."""
 
 
-class Past:
-    """The end of a copy that was done when it was queued: there is nothing to wait for."""
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def query(self) -> bool:
-        """Always true: it was done at once."""
-        return True
+Copy = tuple[torch.Tensor, torch.Tensor]  # where to, and from where
 
 
 class CopyStream:
@@ -60,28 +51,35 @@ class CopyStream:
         """Queue a copy."""
         to.copy_(source)
 
-    def current(self) -> AbstractContextManager[object]:
-        """Queue on it from the calling thread for a while."""
-        return nullcontext()
+    def copy_all(
+        self, copies: Iterable[Copy], *after: Waitable | None, timed: bool = False
+    ) -> Waitable | None:
+        """Queue some copies from the calling thread, to be done after some ends; mark theirs."""
+        for end in after:
+            if end is not None:
+                self.wait(end)
+        for to, source in copies:
+            if to.is_inference():  # only in that mode it may be written to
+                with InferenceMode(True):
+                    self.copy(to, source)
+            else:
+                self.copy(to, source)
+        return self.mark(timed=timed)
 
-    def mark(self, *, timed: bool = False) -> Waitable:
+    def mark(self, *, timed: bool = False) -> Waitable | None:
         """The end of what was queued so far; a timed one can tell when that was."""
-        return Past()
+        return None
 
     def caller(self) -> torch.cuda.Stream | None:
         """The stream that the calling thread computes on."""
         return None
 
-    def caller_on(self, caller: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-        """Make a stream the one that the calling thread computes on, for a while."""
-        return nullcontext()
-
     def caller_follows(self, caller: torch.cuda.Stream | None, tensor: torch.Tensor) -> None:
         """Let a stream that was the caller's use a tensor of the one that is so now."""
 
-    def caller_mark(self) -> Waitable:
+    def caller_mark(self) -> Waitable | None:
         """The end of what the calling thread has queued on its current stream."""
-        return Past()
+        return None
 
     def caller_receives(self, end: Waitable, tensors: Iterable[torch.Tensor]) -> None:
         """Let what the calling thread queues from now on find tensors filled, and keep them."""
@@ -119,16 +117,16 @@ class CudaCopyStream(CopyStream):
         to.copy_(source, non_blocking=True)
 
     @override
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        if torch.cuda.current_device() != self.device.index:
+    def copy_all(
+        self, copies: Iterable[Copy], *after: Waitable | None, timed: bool = False
+    ) -> Waitable | None:
+        if current_gpu() != self.device.index:
             with torch.cuda.stream(self._stream):
-                yield
-            return
+                return super().copy_all(copies, *after, timed=timed)
         before = self.caller()
         try:
             torch.cuda.set_stream(self._stream)  # in a third of the time
-            yield
+            return super().copy_all(copies, *after, timed=timed)
         finally:
             torch.cuda.set_stream(before)
 
@@ -146,10 +144,6 @@ class CudaCopyStream(CopyStream):
             # Torch makes a new object each time, which takes longer than all the rest of this.
             last = self._caller = key, torch.cuda.current_stream(self.device)
         return last[1]
-
-    @override
-    def caller_on(self, caller: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-        return nullcontext() if caller == self.caller() else torch.cuda.stream(caller)
 
     @override
     def caller_follows(self, caller: torch.cuda.Stream | None, tensor: torch.Tensor) -> None:
@@ -182,6 +176,6 @@ def copy_stream(device: torch.device) -> CopyStream:
     return CudaCopyStream(device) if device.type == "cuda" else CopyStream(device)
 
 
-def time_of(end: Waitable) -> torch.cuda.Event | float:
+def time_of(end: Waitable | None) -> torch.cuda.Event | float:
     """When an end was, to be read later, or now where it is none of a CUDA stream."""
     return end if isinstance(end, torch.cuda.Event) else time.perf_counter()

@@ -14,8 +14,8 @@ from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.transfer.copy_stream import Waitable, time_of
-from autopar.transfer.layout import Layout, dense
-from autopar.transfer.load import Load, Part, wait_for_end
+from autopar.transfer.layout import dense, like
+from autopar.transfer.load import Load, Part, is_over, wait_for_end
 from autopar.transfer.ring import Ring, move_bytes
 from autopar.transfer.workers import Workers
 
@@ -104,7 +104,7 @@ class Deliveries:
         self._left_bytes = room_bytes
         self._piece_bytes = piece_bytes
         self._workers = workers
-        self._under_way: deque[tuple[int, Waitable]] = deque()
+        self._under_way: deque[tuple[int, Waitable | None]] = deque()
 
     def start(self, ring: Ring, tensor: torch.Tensor, *, pin: bool) -> Handle[torch.Tensor]:
         """Clone a tensor, copy it to pinned memory, and from there to its result, if need be."""
@@ -115,8 +115,7 @@ class Deliveries:
             load, result = _load(ring, tensor, name, pin=pin)
             start = time_of(stream.mark(timed=True))
             stream.outlives(load.parts[0].device)
-            ring.send(load)
-            load.copied = stream.mark(timed=True)
+            ring.advance(load)
         except Exception as error:
             note(error, f"in {name}")
             raise
@@ -150,9 +149,10 @@ class Deliveries:
         """Wait until so much more may be under way, for what was there first."""
         while self._under_way:
             first_bytes, end = self._under_way[0]
-            if self._left_bytes >= size_bytes and not end.query():
-                return
-            wait_for_end(end)
+            if not is_over(end):
+                if self._left_bytes >= size_bytes:
+                    return
+                wait_for_end(end)
             self._left_bytes += first_bytes
             self._under_way.popleft()
 
@@ -162,9 +162,10 @@ def _load(ring: Ring, tensor: torch.Tensor, name: str, *, pin: bool) -> tuple[Lo
     source = dense(tensor)
     source = source.clone() if source is tensor else source
     result = torch.empty_like(source, device="cpu", pin_memory=pin)
-    landing = result if pin else Layout.of(source).within(ring.stream.pinned(source.nbytes))
-    part = Part(source, ((0, landing),), staged=False)
-    return Load(name, ring.stream, (part,), lambda: [landing]), result
+    landing = result if pin else like(source, ring.stream.pinned(source.nbytes))
+    load = Load(name, ring.stream, [Part(source, ((0, landing),), False)], lambda: [landing])
+    load.timed = True
+    return load, result
 
 
 def _handle(load: Load, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:

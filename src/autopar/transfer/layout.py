@@ -13,6 +13,7 @@ from autopar.refusal import what
 from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys
 from autopar.transfer.copy_plan import ALIGNMENT, Pack
 
+_NO_MEMORY = "a tensor without memory of its own"
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 
@@ -20,19 +21,13 @@ class Layout(NamedTuple):
     """Element type, shape and strides of a tensor without gaps or overlaps."""
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: torch.Size
     strides: tuple[int, ...]  # elements from one index to the next, in every dimension
-    size_bytes: int
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
         """The layout of a dense tensor."""
-        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.nbytes)
-
-    def within(self, block: torch.Tensor) -> torch.Tensor:
-        """The tensor that lies at the beginning of a block of bytes."""
-        own = block[: self.size_bytes].view(self.dtype)
-        return own.as_strided(self.shape, self.strides)
+        return cls(tensor.dtype, tensor.shape, tensor.stride())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -58,6 +53,11 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a dense tensor as one row of bytes."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def like(tensor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """The beginning of a block of bytes as a tensor like a dense one."""
+    return block[: tensor.nbytes].view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
 
 # -- several tensors in one block -----------------------------------------------------------------
@@ -100,7 +100,7 @@ def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> li
     as_type = {dtype: block.view(dtype) for dtype in {layout.dtype for layout in layouts}}
     return [
         as_type[dtype].as_strided(shape, strides, offset // dtype.itemsize).data
-        for (dtype, shape, strides, _), offset in zip(layouts, offsets, strict=True)
+        for (dtype, shape, strides), offset in zip(layouts, offsets, strict=True)
     ]
 
 
@@ -127,7 +127,8 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
     if tensor.device != device:
         msg = f"{name} is on {tensor.device}; expected it on {device}. Move it there first."
         raise ValueError(msg)
-    if tensor.requires_grad or _has_tangent(tensor):
+    follows = forward_ad._current_level >= 0  # in that mode hardly anybody ever is
+    if tensor.requires_grad or (follows and forward_ad.unpack_dual(tensor).tangent is not None):
         which = "requires grad" if tensor.requires_grad else "has a tangent"
         msg = (
             f"{name} {which}; a pipeline's copies are no part of the autograd graph. "
@@ -156,27 +157,15 @@ def what_else(tensor: torch.Tensor) -> str | None:
         return f"a {tensor.layout} tensor"
     if type(tensor) not in PLAIN:
         return f"a {type(tensor).__name__}, a subclass of torch.Tensor"
-    return None if _has_memory(tensor) else "a tensor without memory of its own"
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a strided tensor has all the memory that its shape says."""
     try:
         storage = tensor.untyped_storage()
     except NotImplementedError:
-        return False
+        return _NO_MEMORY
     count = tensor.numel()
     if count and not tensor.is_contiguous():
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         count = 1 + sum((size - 1) * stride for size, stride in steps)
-    if not count:
-        return True
     needed = (tensor.storage_offset() + count) * tensor.itemsize
-    return needed <= storage.nbytes() and tensor.data_ptr() != 0
-
-
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether forward-mode differentiation follows it; most often nobody is in that mode."""
-    if forward_ad._current_level < 0:
-        return False
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    if count and (needed > storage.nbytes() or tensor.data_ptr() == 0):
+        return _NO_MEMORY  # not all of it, or none
+    return None

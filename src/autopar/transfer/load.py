@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import operator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,11 +13,13 @@ import torch
 
 from autopar.lanes.handle import wait_for_event
 from autopar.lanes.outcome import Outcome, note
-from autopar.transfer.copy_stream import CopyStream, Past, Waitable
-from autopar.transfer.layout import Layout, flat
+from autopar.transfer.copy_stream import CopyStream, Waitable
+from autopar.transfer.layout import flat, like
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
+
+_is_staged = operator.attrgetter("staged")
 
 
 class Part(NamedTuple):
@@ -29,51 +33,50 @@ class Part(NamedTuple):
     host: tuple[Piece, ...]  # each with the offset of its first byte in `device`
     staged: bool
 
-    def cut(self, slot_bytes: int) -> Iterator[tuple[torch.Tensor, list[Stretch]]]:
+    def cut(self, slot_bytes: int) -> list[tuple[torch.Tensor, list[Stretch]]]:
         """Its chunks: the device's part, and the host's stretches, with their offsets in it."""
         stop = self.device.nbytes
         host = [(at, tensor.data_ptr(), tensor.nbytes) for at, tensor in self.host if tensor.nbytes]
         if stop <= slot_bytes:
-            if stop:
-                yield self.device, host
-            return
-        starts = range(0, stop, slot_bytes)
-        for start, device in zip(starts, flat(self.device).split(slot_bytes), strict=True):
-            yield device, list(_within(host, start, min(stop, start + slot_bytes)))
+            return [(self.device, host)] if stop else []
+        parts = enumerate(flat(self.device).split(slot_bytes))
+        return [(part, _inside(host, i * slot_bytes, part.nbytes)) for i, part in parts]
 
 
-def _within(host: list[Stretch], start: int, stop: int) -> Iterator[Stretch]:
+def _inside(host: list[Stretch], start: int, size_bytes: int) -> list[Stretch]:
     """What of some stretches lies in a chunk, from its first byte on."""
-    for offset, address, size_bytes in host:
-        low, high = max(start, offset), min(stop, offset + size_bytes)
+    inside = []
+    for offset, address, whole_bytes in host:
+        low, high = max(start, offset), min(start + size_bytes, offset + whole_bytes)
         if low < high:
-            yield low - start, address + low - offset, high - low
+            inside.append((low - start, address + low - offset, high - low))
+    return inside
 
 
 class Load:
     """Everything that some items need copied; `unpack` gives them, once they are."""
 
+    # Given by the ring that it is sent to: do what comes next, and forget what has failed.
+    step: Callable[[], None] = staticmethod(lambda: None)
+    clear: Callable[[], None] = staticmethod(lambda: None)
+    made_in_s = 0.0  # what taking its items from their source took
+    copied: Waitable | None = None  # the end of its last copy, once that is queued
+    writes_to_out = False  # whether copies on the stream land in memory of the caller's
+    lent = False  # whether its owner may overwrite its items once the next one is asked for
+    timed = False  # whether the ends of its copies tell when they were
+    left = 0  # chunks whose last step is to be done
+    failed = False  # then nothing more is to be done for it
+
     def __init__(
-        self,
-        name: str,
-        stream: CopyStream,
-        parts: tuple[Part, ...],
-        unpack: Callable[[], list[Any]],
+        self, name: str, stream: CopyStream, parts: list[Part], unpack: Callable[[], list[Any]]
     ) -> None:
         self.name = name  # the items, and what is done to them, in words
         self.parts = parts
+        self.pinned = list(itertools.filterfalse(_is_staged, parts))  # copied without a slot
         self.unpack = unpack
-        self.made_in_s = 0.0  # what taking its items from their source took
-        ready = stream.caller_mark() if parts else Past()
+        ready = stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.
-        self.before: dict[str, Waitable] = {"ready": ready, "room": ready, "given": Past()}
-        self.copied: Waitable = Past()  # the end of its last copy, once that is queued
-        self.writes_to_out = False  # whether copies on the stream land in memory of the caller's
-        self.left = 0  # chunks whose last step is to be done
-        self.failed = False  # then nothing more is to be done for it
-        # Given by the ring that it is sent to: do what comes next, and forget what has failed.
-        self.step: Callable[[], None] = lambda: None
-        self.clear: Callable[[], None] = lambda: None
+        self.before = {None: None, "given": None, "ready": ready, "room": ready}
         self._stream = stream
         self._errors: list[BaseException] = []  # at most one, until somebody has raised it
 
@@ -98,39 +101,35 @@ class Load:
     def wait(self) -> None:
         """Wait until it is copied, or raise what went wrong, once; Ctrl-C ends the wait."""
         self.wait_until_queued()
-        wait_for_end(self.copied)
+        if self.pinned:  # else its last step, on the host, has waited for its copies
+            wait_for_end(self.copied)
 
     def wait_until_queued(self) -> None:
         """Wait until it is copied, or its last step is queued on the stream; raise as `wait`."""
-        self._do_steps()
+        while self.left and not self.failed:
+            self.step()
         if self._errors:
             raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
     def wait_until_read(self) -> None:
         """Wait until its host memory may be overwritten, or it has failed."""
-        self._do_steps()
-        if self.has_pinned():
-            wait_for_end(self.copied)
-
-    def _do_steps(self) -> None:
         while self.left and not self.failed:
             self.step()
-
-    def has_pinned(self) -> bool:
-        """Whether some of its host memory is copied without a slot."""
-        return not all(part.staged for part in self.parts)
+        if self.pinned:
+            wait_for_end(self.copied)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Chunk:
     """What of a load travels through a slot at a time."""
 
     load: Load
     device: torch.Tensor
     host: list[Stretch]
-    first: bool
+    first: bool  # of its load
+    aside: bool  # whether a worker may do its step on the host
     slot: Slot = field(init=False)
-    moving: Outcome[None] | None = None  # of its step on the host, if a worker may do it
+    moving: Outcome[None] | None = None  # of that step, then
 
 
 class Slot:
@@ -139,21 +138,29 @@ class Slot:
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
         self.address = memory.data_ptr()
-        self.ends: dict[str, Waitable] = {}  # of its last steps, by the rules' names
-        self._layout: Layout | None = None
+        self.ends: dict[str, Waitable | None] = {}  # of its last steps, by the rules' names
         self._view = memory
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its first bytes as a tensor like another; kept, as what comes next is often alike."""
-        layout = Layout.of(tensor)
-        if layout != self._layout:
-            self._view, self._layout = layout.within(self.memory), layout
-        return self._view
+        view = self._view
+        if (
+            view.dtype != tensor.dtype
+            or view.shape != tensor.shape
+            or view.stride() != tensor.stride()
+        ):
+            view = self._view = like(tensor, self.memory)
+        return view
 
 
-def wait_for_end(end: Waitable) -> None:
+def wait_for_end(end: Waitable | None) -> None:
     """Wait for an end so that Ctrl-C is heard."""
     if isinstance(end, torch.cuda.Event):
         wait_for_event(end)
-    else:
+    elif end is not None:
         end.synchronize()
+
+
+def is_over(end: Waitable | None) -> bool:
+    """Whether nobody has to wait for an end."""
+    return end is None or end.query()

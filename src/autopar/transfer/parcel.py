@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from autopar.transfer.copy_stream import Past, Waitable
+from autopar.transfer.copy_stream import Waitable
 from autopar.transfer.load import Load, Part, wait_for_end
 from autopar.transfer.ring import Ring
 
@@ -42,23 +43,27 @@ class Parcels(ABC):
         self._given = given
         self._number = 0  # of the next item to make a load for
         self._failures: list[Exception] = []  # at most one, which ends them
-        self._reading: Waitable = Past()  # of the last item, where its memory is pinned
+        self._made: deque[Load] = deque()  # and not yet asked for
+        self._reading: Waitable | None = None  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
             while not self._is_over:
                 start_s = time.perf_counter()
-                loads = self._loads_of(self._pull(until_s=start_s + _SOON_S))
-                while (load := self._next(loads)) is not None:
+                self._fill(until_s=start_s + _SOON_S)
+                while self._made:
+                    load = self._made.popleft()
                     load.made_in_s = time.perf_counter() - start_s
                     yield load
+                    if load.lent:
+                        load.wait_until_read()
                     del load  # it holds its tensors
         except Exception as error:
             self._end_by(error)
         if self._failures:  # no local for it, which would keep its frames, and they the local
-            load = self._load(1, (), list)
-            load.fail(self._failures.pop())
-            yield load
+            self._load(1, [], list)
+            self._made[0].fail(self._failures.pop())
+            yield self._made.popleft()
 
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
@@ -72,20 +77,20 @@ class Parcels(ABC):
     def give_back(self) -> None:
         """Wait until the items that were yielded may be overwritten."""
         self._failures.clear()
+        self._made.clear()
         wait_for_end(self._reading)
 
     def _end_by(self, error: Exception) -> None:
         """Give up at an error, once the items before it were taken; the last one counts."""
         self._is_over, self._failures = True, [error]
 
-    def _pull(self, until_s: float) -> list[Any]:
-        """The next item, and small ones to travel with it if they come soon."""
+    def _fill(self, until_s: float) -> None:
+        """Make the loads of the next item, and of small ones to travel with it that come soon."""
         group: list[Any] = []
         room_bytes = self._slot_bytes
         try:
             while True:
-                group.append(self._take(len(group)))
-                size_bytes = self._size_bytes(group[-1])
+                size_bytes = self._take(group)
                 if len(group) == 1 and size_bytes > self._tiny_bytes:
                     room_bytes = self._most_bytes
                 room_bytes -= size_bytes
@@ -97,29 +102,30 @@ class Parcels(ABC):
             self._is_over = True
         except Exception as error:
             self._end_by(error)
-        return group
-
-    def _next(self, loads: Iterator[Load]) -> Load | None:
-        return next(loads, None)
-
-    @abstractmethod
-    def _take(self, place: int) -> Any:
-        """The next item of the source, to be the one at a place of those that travel together."""
+        try:
+            self._make(group)
+        except Exception as error:
+            self._end_by(error)
 
     @abstractmethod
-    def _size_bytes(self, item: Any) -> int:
-        """How large an item is; very large if it must be the last of its group."""
+    def _take(self, group: list[Any]) -> int:
+        """Add the next item of the source to those that travel together, and tell its size.
+
+        It is very large if no other may follow in this group.
+        """
 
     @abstractmethod
-    def _loads_of(self, group: list[Any]) -> Iterator[Load]:
-        """The loads of some items."""
+    def _make(self, group: list[Any]) -> None:
+        """Make the loads of some items."""
 
     @abstractmethod
     def _arrive(self, load: Load) -> None:
         """Wait until the items of a load can be taken."""
 
-    def _load(self, items: int, parts: Iterable[Part], unpack: Callable[[], list[Any]]) -> Load:
-        """The load of so many items, which are counted, so that errors can name them."""
+    def _load(self, items: int, parts: list[Part], unpack: Callable[[], list[Any]]) -> Load:
+        """Make the load of so many items, which are counted, so that errors can name them."""
         first, self._number = self._number, self._number + items
         numbers = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
-        return Load(f"{numbers} of {self._verb}", self._stream, tuple(parts), unpack)
+        load = Load(f"{numbers} of {self._verb}", self._stream, parts, unpack)
+        self._made.append(load)
+        return load

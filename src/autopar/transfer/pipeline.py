@@ -284,16 +284,20 @@ class CopyPipeline:
         ahead = parcels.ahead_at_first
         try:
             while True:
-                with self._use.turn():
+                mine = self._use.take_turn()
+                try:
                     ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
-                        ring.send(load)
+                        ring.advance(load)
                         del load
                     if not moving:
                         return
                     items = deque(parcels.unpack(moving[0]))
                     moving.popleft()  # not before, or nobody would give it up after Ctrl-C
+                finally:
+                    if mine:
+                        self._use.turns.clear()
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:

@@ -14,16 +14,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import nullcontext
 
 import torch
 
 from autopar.lanes.outcome import Outcome
 from autopar.transfer.copy_plan import Rule
-from autopar.transfer.copy_stream import CopyStream, Past, Waitable
-from autopar.transfer.load import Chunk, Load, Slot, wait_for_end
+from autopar.transfer.copy_stream import CopyStream
+from autopar.transfer.load import Chunk, Load, Slot, is_over, wait_for_end
 from autopar.transfer.workers import Workers
 
 # One thread moves so much in the time that it takes to hand it to a worker, or to more threads of
@@ -32,8 +30,6 @@ _MOVED_BY_CALLER_BYTES = 1 << 20
 # Of what is in pieces, workers move those of this share of it and more: between any two they need
 # the GIL, which the caller has meanwhile.
 _PIECES = 4
-
-_PAST = Past()
 
 
 class Ring:
@@ -54,6 +50,9 @@ class Ring:
         self._rules = rules
         self._to_host = rules[0].lane == "stream"
         self._copying, self._moving = rules if self._to_host else reversed(rules)
+        self._callers = {
+            (r.name, first): r.item_step(first) for r in rules for first in (True, False)
+        }
         self.slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
@@ -65,23 +64,28 @@ class Ring:
         self._working = threading.RLock()
         self._at_work = False
 
-    def send(self, load: Load) -> None:
-        """Take a load, and begin what can be begun; copies that need no slot are queued at once."""
+    def advance(self, load: Load | None = None) -> None:
+        """Take a load, or do what comes next and wait for what that needs; then what can be done.
+
+        Copies of a load that need no slot are queued at once.
+        """
         with self._working:
             self._refuse_if_left()
-            load.step, load.clear = self.step, self.clear
-            for part in load.parts:
-                if part.staged:
-                    for device, host in part.cut(self.slot_bytes):
-                        self._cut.append(Chunk(load, device, host, not load.left))
-                        load.left += 1
-            if load.has_pinned():
-                self._copy_pinned(load)
-        self._work(self._do_what_can_be)
-
-    def step(self) -> None:
-        """Do what comes next, and wait for what that needs."""
-        self._work(self._do_next)
+            self._at_work = True
+            try:
+                if load is not None:
+                    self._take(load)
+                    self._refuse_if_left()  # while it was queued: nobody would wait for it
+                elif self._begun:
+                    self._end(self._begun[0])
+                else:
+                    self._begin(self._cut[0], self._slots[0])
+                self._do_what_can_be()
+            except BaseException:  # Ctrl-C, anywhere
+                self._drop()
+                raise
+            finally:
+                self._at_work = False
 
     def clear(self) -> None:
         """Forget the chunks of loads that have failed, once nobody moves them any more."""
@@ -102,49 +106,43 @@ class Ring:
             finally:
                 self._working.release()
 
-    def _work(self, work: Callable[[], None]) -> None:
-        with self._working:
-            self._refuse_if_left()
-            self._at_work = True
-            try:
-                work()
-            except BaseException:  # Ctrl-C, anywhere
-                self._drop()
-                raise
-            finally:
-                self._at_work = False
-
     def _refuse_if_left(self) -> None:
         if self._left:
             msg = "the pipeline was left meanwhile"
             raise RuntimeError(msg)
 
-    def _do_next(self) -> None:
-        if self._begun:
-            self._end(self._begun[0])
-        else:
-            self._begin(self._cut[0], self._slots[0])
-        self._do_what_can_be()
+    def _take(self, load: Load) -> None:
+        load.step, load.clear = self.advance, self.clear
+        most = _MOVED_BY_CALLER_BYTES
+        for part in load.parts:
+            if part.staged:
+                for device, host in part.cut(self.slot_bytes):
+                    least = max(len(host) * (most // _PIECES), most + 1)
+                    aside = device.nbytes >= least and self._workers.threads > 1
+                    self._cut.append(Chunk(load, device, host, not load.left, aside))
+                    load.left += 1
+        if load.pinned:
+            self._copy_pinned(load)
 
     def _do_what_can_be(self) -> None:
         """Do what can be done without waiting."""
-        first, second = self._rules
+        before = self._rules[0].slot
         while not self._left:
-            if self._begun and self._can_end(self._begun[0], second):
+            if self._begun and self._can_end(self._begun[0]):
                 self._end(self._begun[0])
                 continue
-            taken = [chunk.slot for chunk in self._begun]
-            slot = next((slot for slot in self._slots if slot not in taken), None)
-            if slot is None or not self._cut:
+            # The slots take turns. So if the next one is taken, it is by the first that was begun.
+            slot = self._slots[0]
+            if not self._cut or (self._begun and self._begun[0].slot is slot):
                 return
-            if not self._moves_aside(self._cut[0]) and not slot.ends.get(first.slot, _PAST).query():
+            if not self._cut[0].aside and not is_over(slot.ends.get(before)):
                 return
             self._begin(self._cut[0], slot)
 
-    def _can_end(self, chunk: Chunk, rule: Rule) -> bool:
+    def _can_end(self, chunk: Chunk) -> bool:
         if chunk.moving is not None:
             return chunk.moving.done()
-        return chunk.load.failed or chunk.slot.ends[rule.slot].query()
+        return chunk.load.failed or is_over(chunk.slot.ends[self._rules[1].slot])
 
     def _begin(self, chunk: Chunk, slot: Slot) -> None:
         """Do a chunk's first step; what is large on the host is handed over."""
@@ -154,7 +152,7 @@ class Ring:
             self._begun.append(chunk)
             if self._to_host:
                 self._do(chunk, self._copying)
-            if self._moves_aside(chunk):
+            if chunk.aside:
                 self._hand_over(chunk)
             elif not self._to_host:
                 self._do(chunk, self._moving)
@@ -162,7 +160,10 @@ class Ring:
 
     def _end(self, chunk: Chunk) -> None:
         """Do a chunk's last step, and what no worker has begun."""
-        if not _is_done_aside(chunk) and (self._to_host or chunk.moving is not None):
+        if chunk.moving is None:
+            if self._to_host:
+                self._do(chunk, self._moving)
+        elif not _is_done_aside(chunk):
             self._do(chunk, self._moving)
         if not self._to_host:
             self._do(chunk, self._copying)
@@ -184,25 +185,24 @@ class Ring:
 
     def _do(self, chunk: Chunk, rule: Rule) -> None:
         """Wait for what the rule says, act, and keep the end for those that wait for it."""
-        load, ends = chunk.load, chunk.slot.ends
-        on_stream = rule.lane == "stream"
-        wait = self.stream.wait if on_stream else wait_for_end
+        load, slot = chunk.load, chunk.slot
         if load.failed:
             return
+        callers = load.before[self._callers[rule.name, chunk.first]]
         try:
-            callers = rule.item_step(chunk.first)
-            if callers is not None:
-                wait(load.before[callers])
-            wait(ends.get(rule.slot, _PAST))
-            ends[rule.name] = self._copy(chunk) if on_stream else self._move(chunk)
+            if rule.lane == "stream":
+                device, host = chunk.device, slot.like(chunk.device)
+                copy = (host, device) if self._to_host else (device, host)
+                end = self.stream.copy_all([copy], callers, slot.ends.get(rule.slot))
+                slot.ends[rule.name] = load.copied = end
+            else:
+                for end in (callers, slot.ends.get(rule.slot)):
+                    if end is not None:
+                        wait_for_end(end)
+                self._move(chunk)
+                slot.ends[rule.name] = None
         except Exception as error:
             load.fail(error)
-
-    def _moves_aside(self, chunk: Chunk) -> bool:
-        """Whether a worker is to do what a chunk needs done on the host."""
-        least = len(chunk.host) * (_MOVED_BY_CALLER_BYTES // _PIECES)
-        is_large = chunk.device.nbytes >= max(least, _MOVED_BY_CALLER_BYTES + 1)
-        return is_large and self._workers.threads > 1
 
     def _hand_over(self, chunk: Chunk) -> None:
         """Let a worker do what a chunk needs done on the host."""
@@ -216,35 +216,22 @@ class Ring:
         chunk.moving = moving
         self._workers.submit(work)
 
-    def _copy(self, chunk: Chunk) -> Waitable:
-        with self.stream.current():
-            self._queue(chunk.device, chunk.slot.like(chunk.device))
-            chunk.load.copied = end = self.stream.mark()
-        return end
-
     def _copy_pinned(self, load: Load) -> None:
         """Queue copies between the device and pinned memory of the caller's, without a slot."""
         try:
-            with self.stream.current():
-                self.stream.wait(load.before["ready"])
-                for part in load.parts:
-                    if not part.staged:
-                        self._queue(part.device, part.host[0][1])
-                load.copied = self.stream.mark()
+            copies = [(part.device, part.host[0][1]) for part in load.pinned]
+            if self._to_host:
+                copies = [(host, device) for device, host in copies]
+            callers = load.before[self._callers[self._copying.name, True]]
+            load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for
 
-    def _queue(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        to, source = (host, device) if self._to_host else (device, host)
-        with torch.inference_mode() if to.is_inference() else nullcontext():
-            self.stream.copy(to, source)
-
-    def _move(self, chunk: Chunk) -> Waitable:
+    def _move(self, chunk: Chunk) -> None:
         for offset, address, size_bytes in chunk.host:
             near = chunk.slot.address + offset
             to, source = (address, near) if self._to_host else (near, address)
             move_bytes(to, source, size_bytes, chunk.device.nbytes)
-        return _PAST
 
 
 def _is_done_aside(chunk: Chunk) -> bool:

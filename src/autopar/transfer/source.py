@@ -91,16 +91,13 @@ def _is_only_tensor(tensor: torch.Tensor) -> bool:
     if getweakrefcount(storage):
         return False
     # Memory that torch can't resize is an array's, or somebody else's.
-    return storage.resizable() and _users(storage) == _users_of_own_memory()
+    users = sys.getrefcount(storage), storage_use_count(storage._cdata)
+    return storage.resizable() and users == _users_of_own_memory()
 
 
 @cache
 def _users_of_own_memory() -> tuple[int, int]:
+    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
     tensor = torch.empty(1)
     storage = tensor.untyped_storage()
-    return _users(storage)
-
-
-def _users(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
     return sys.getrefcount(storage), storage_use_count(storage._cdata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,9 +12,8 @@ from typing_extensions import override
 
 from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
-from autopar.torch_private import pytree
-from autopar.transfer.copy_plan import Pack, packs
-from autopar.transfer.copy_stream import Past
+from autopar.torch_private import InferenceMode, pytree
+from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import Layout, check_tensor, dense, within
 from autopar.transfer.load import Load, Part, Piece, wait_for_end
 from autopar.transfer.parcel import Parcels
@@ -28,12 +28,18 @@ _DIRECT_BYTES = 1 << 16
 _ASIDE_BYTES = 1 << 20
 _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
+_CPU = cpu()
+_nbytes_of = operator.attrgetter("nbytes")
+_host_of, _device_of = operator.attrgetter("host"), operator.attrgetter("device")
+
 
 class _Batch(NamedTuple):
     """The tensors of a batch, and how it is put together of others."""
 
     tensors: list[torch.Tensor]  # dense ones on the host
     join: Callable[[Iterator[torch.Tensor]], Any]  # takes as many
+    pinned: list[bool]  # which of them lie in pinned memory
+    sizes: list[int]  # of each in bytes; very large if it is copied without a slot
     size_bytes: int
     lent: bool  # whether its owner may overwrite it when the next one is asked for
 
@@ -46,6 +52,7 @@ class ToDeviceParcels(Parcels):
 
     def __init__(self, ring: Ring, source: Iterator[Any], given: bool) -> None:
         super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
+        self._device = ring.stream.device
         self._aside_bytes = min(_ASIDE_BYTES, self._small_bytes, self._most_bytes)
         self._pinned: list[tuple[Piece, ...]] = []  # what of the last batch is read from there
 
@@ -60,33 +67,33 @@ class ToDeviceParcels(Parcels):
     def _arrive(self, load: Load) -> None:
         load.wait_until_queued()
         wait_for_end(self._reading)  # long done: it was queued some batches ago
-        self._pinned = [part.host for part in load.parts if not part.staged]
-        self._reading = load.copied if self._pinned else Past()
-        self._stream.caller_receives(load.copied, [part.device for part in load.parts])
+        self._pinned = list(map(_host_of, load.pinned))
+        self._reading = load.copied if self._pinned else None
+        if load.copied is not None:
+            self._stream.caller_receives(load.copied, map(_device_of, load.parts))
 
     @override
-    def _take(self, place: int) -> _Batch:
+    def _take(self, group: list[_Batch]) -> int:
         batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
-        tensors, join = self._opened(batch, f"batches[{self._number + place}]")
-        size_bytes = sum(tensor.nbytes for tensor in tensors)
-        direct = any(map(self._is_direct, tensors))
-        if not owned and size_bytes <= self._aside_bytes and not direct:
-            tensors, owned = list(map(torch.clone, tensors)), True
-        return _Batch(tensors, join, size_bytes, lent=not owned)
+        tensors, join = self._opened(batch, f"batches[{self._number + len(group)}]")
+        pinned, sizes = list(map(self._stream.is_pinned, tensors)), list(map(_nbytes_of, tensors))
+        size_bytes = sum(sizes)
+        for i, is_pinned in enumerate(pinned):
+            if is_pinned and sizes[i] > _DIRECT_BYTES:
+                sizes[i] = sys.maxsize
+        if not owned and size_bytes <= self._aside_bytes and sys.maxsize not in sizes:
+            tensors, pinned, owned = list(map(torch.clone, tensors)), [False] * len(tensors), True
+        group.append(_Batch(tensors, join, pinned, sizes, size_bytes, lent=not owned))
+        return size_bytes if owned else sys.maxsize
 
     @override
-    def _size_bytes(self, item: _Batch) -> int:
-        return sys.maxsize if item.lent else item.size_bytes
-
-    @override
-    def _loads_of(self, group: list[_Batch]) -> Iterator[Load]:
-        last = [group.pop()] if group and self._size_bytes(group[-1]) > self._small_bytes else []
-        for batches in filter(None, (group, last)):
-            load = self._load_of(batches)
-            yield load
-            if batches[-1].lent:
-                load.wait_until_read()
-            del load
+    def _make(self, group: list[_Batch]) -> None:
+        last = group[-1:]
+        if len(group) > 1 and (last[0].lent or last[0].size_bytes > self._small_bytes):
+            self._make_one(group[:-1])
+            group = last
+        if group:
+            self._make_one(group).lent = last[0].lent
 
     def _opened(
         self, batch: Any, name: str
@@ -107,34 +114,32 @@ class ToDeviceParcels(Parcels):
 
         return [_host_tensor(leaves[i], i, name) for i in where], join
 
-    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
-    def _load_of(self, batches: list[_Batch]) -> Load:
-        tensors = [tensor for batch in batches for tensor in batch.tensors]
-        sizes = [sys.maxsize if self._is_direct(tensor) else tensor.nbytes for tensor in tensors]
+    def _make_one(self, batches: list[_Batch]) -> Load:
+        """The load of some batches, with those of their tensors in one block that are small."""
+        tensors, pinned, sizes = [], [], []
+        for batch in batches:
+            tensors += batch.tensors
+            pinned += batch.pinned
+            sizes += batch.sizes
         parts: list[Part] = []
         arriving: list[torch.Tensor] = []
-        for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
-            part, results = self._part([tensors[i] for i in pack.members], pack)
-            parts.append(part)
-            arriving += results
+        with InferenceMode(False):  # results outlive the mode in which they are taken ahead
+            for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
+                if len(pack.members) == 1:
+                    [i] = pack.members
+                    result = torch.empty_like(tensors[i], device=self._device)
+                    parts.append(Part(result, ((0, tensors[i]),), staged=not pinned[i]))
+                    arriving.append(result)
+                else:
+                    sources = [tensors[i] for i in pack.members]
+                    block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._device)
+                    host = tuple(zip(pack.offsets, sources, strict=True))
+                    parts.append(Part(block, host, staged=True))
+                    arriving += within(block, list(map(Layout.of, sources)), pack.offsets)
         rest = iter(arriving)
         values = [batch.join(rest) for batch in batches]
         return self._load(len(batches), parts, lambda: values)
 
-    def _is_direct(self, tensor: torch.Tensor) -> bool:
-        return tensor.nbytes > _DIRECT_BYTES and self._stream.is_pinned(tensor)
-
-    def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
-        """How some tensors of a batch travel, and the device tensors that they arrive in."""
-        if len(sources) == 1:
-            arriving = torch.empty_like(sources[0], device=self._stream.device)
-            staged = not self._stream.is_pinned(sources[0])
-            return Part(arriving, ((0, sources[0]),), staged), [arriving]
-        block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
-        pieces = zip(pack.offsets, sources, strict=True)
-        layouts = [Layout.of(source) for source in sources]
-        return Part(block, tuple(pieces), staged=True), within(block, layouts, pack.offsets)
-
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:
-    return dense(check_tensor(leaf, f"tensor {i} of {name}", cpu()))
+    return dense(check_tensor(leaf, f"tensor {i} of {name}", _CPU))

@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from autopar.device import cpu
-from autopar.torch_private import has_internal_overlap
+from autopar.torch_private import InferenceMode, has_internal_overlap
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import (
     PLAIN,
@@ -31,6 +31,7 @@ from autopar.transfer.source import next_owned
 
 Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
 
+_CPU = cpu()
 _FIRST_TOGETHER = 256  # of a list
 
 _kind_of = operator.attrgetter("dtype", "device", "requires_grad")
@@ -61,58 +62,51 @@ class ToHostParcels(Parcels):
             self._together = _FIRST_TOGETHER
 
     @override
-    @torch.inference_mode(False)  # results outlive the mode in which they are taken
-    def unpack(self, load: Load) -> list[torch.Tensor]:
-        results: list[torch.Tensor] = super().unpack(load)
-        if self._out is not None:
-            self._targets.give_back(results)
-        return results
-
-    @override
     def _arrive(self, load: Load) -> None:
         load.wait()
 
     @override
-    def _next(self, loads: Iterator[Load]) -> Load | None:
-        with self._stream.caller_on(self._caller):
-            return next(loads, None)
-
-    @override
-    def _take(self, place: int) -> torch.Tensor:
+    def _take(self, group: list[torch.Tensor]) -> int:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
         tensor: torch.Tensor
         tensor, owned = (next(self._source), True) if self._given else next_owned(self._source)
-        if place == 0:
+        if not group:
             self._caller = self._stream.caller()
-        if self._given or not isinstance(tensor, torch.Tensor):
-            return tensor  # which is refused later, if it is none
-        if not (owned or tensor.requires_grad) and what_else(tensor) is None:
-            tensor = tensor.clone()
-        if place > 0:
-            self._stream.caller_follows(self._caller, tensor)
-        return tensor
+        if isinstance(tensor, torch.Tensor) and not self._given:
+            if not (owned or tensor.requires_grad) and what_else(tensor) is None:
+                tensor = tensor.clone()
+            if group:
+                self._stream.caller_follows(self._caller, tensor)
+        group.append(tensor)
+        return tensor.nbytes if isinstance(tensor, torch.Tensor) else sys.maxsize  # refused later
 
     @override
-    def _size_bytes(self, item: torch.Tensor) -> int:
-        return item.nbytes if isinstance(item, torch.Tensor) else sys.maxsize  # refused later
+    def _make(self, group: list[torch.Tensor]) -> None:
+        if self._caller == self._stream.caller():
+            self._make_here(group)
+        else:  # the source has changed it since, be it by ending
+            with torch.cuda.stream(self._caller):
+                self._make_here(group)
 
-    @override
-    def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
-        stack = self._stacked(group) if self._out is None else None
-        if stack is not None:
-            yield self._block_load(alike(stack), group, [None] * len(group))
+    def _make_here(self, group: list[torch.Tensor]) -> None:
+        together = len(group) > 1 and self._out is None
+        if together and (stack := self._stacked(group)) is not None:
+            self._block_load(alike(stack), group, [None] * len(group))
             return
         good, targets = self._checked(group)
+        if len(good) == 1:
+            self._load_of_each(good, targets)
+            return
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes):
             chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
-            if len(chosen) == 1 or any(map(self._is_pinned, into)):
-                yield self._load_of_each(chosen, into)
+            if len(chosen) == 1 or self._any_pinned(into):
+                self._load_of_each(chosen, into)
             elif self._out is not None and (stack := self._stacked(chosen)) is not None:
-                yield self._block_load(alike(stack), chosen, into)
+                self._block_load(alike(stack), chosen, into)
             else:
                 laid_out = list(map(_laid_out, chosen, into))
-                yield self._block_load(joined(laid_out, pack), laid_out, into)
+                self._block_load(joined(laid_out, pack), laid_out, into)
 
     def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], Targeted]:
         """The tensors before the first that can't be copied, and where to copy them."""
@@ -129,8 +123,6 @@ class ToHostParcels(Parcels):
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
         """All in one block, if they are alike: 2 µs of the host's for each of many, not 17."""
-        if len(group) < 2:
-            return None
         try:
             are_alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
             are_dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
@@ -144,30 +136,35 @@ class ToHostParcels(Parcels):
             pass  # something is not as it should be: they are looked at one by one
         return None
 
-    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
-    def _block_load(self, block: Block, tensors: list[torch.Tensor], targets: Targeted) -> Load:
+    def _block_load(self, block: Block, tensors: list[torch.Tensor], targets: Targeted) -> None:
         """Several tensors in one block, and their results in another, or where they go."""
-        if self._out is None:
-            host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
-            part = Part(block.device, ((0, host),), staged=not self._pin)
-            return self._load(len(block.offsets), [part], lambda: block.split(host))
-        hosts = list(map(self._landing, tensors, targets))
-        part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
-        return self._load(len(hosts), [part], lambda: _settled(hosts, targets))
+        with InferenceMode(False):  # results outlive the mode in which they are taken ahead
+            if self._out is None:
+                host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
+                part = Part(block.device, ((0, host),), staged=not self._pin)
+                self._load(len(block.offsets), [part], lambda: _split(block, host))
+                return
+            hosts = list(map(self._landing, tensors, targets))
+            part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
+            self._load(len(hosts), [part], lambda: self._settled(hosts, targets))
 
-    @torch.inference_mode(False)
-    def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> Load:
+    def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> None:
         """Tensors that are copied each by itself."""
-        parts: list[Part] = []
-        for tensor, target in zip(tensors, targets, strict=True):
-            laid_out = _laid_out(tensor, target)
-            host = self._landing(laid_out, target)
-            own = laid_out.clone() if self._given and laid_out is tensor else laid_out
-            parts.append(Part(own, ((0, host),), staged=not (self._pin or self._is_pinned(host))))
-        hosts = [part.host[0][1] for part in parts]
-        load = self._load(len(parts), parts, lambda: _settled(hosts, targets))
-        load.writes_to_out = self._out is not None and load.has_pinned()
-        return load
+        parts, hosts = [], []
+        with InferenceMode(False):
+            for tensor, target in zip(tensors, targets, strict=True):
+                own = _laid_out(tensor, target)
+                host = self._landing(own, target)
+                if self._given and own is tensor:
+                    own = own.clone()
+                pinned = self._pin or (host is target and self._stream.is_pinned(host))
+                parts.append(Part(own, ((0, host),), staged=not pinned))
+                hosts.append(host)
+            if self._out is None:
+                self._load(len(parts), parts, lambda: hosts)
+                return
+            load = self._load(len(parts), parts, lambda: self._settled(hosts, targets))
+        load.writes_to_out = bool(load.pinned)
 
     def _landing(self, tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
         """Where to copy a dense tensor: to its target itself, if that lies just so."""
@@ -176,8 +173,8 @@ class ToHostParcels(Parcels):
         torch.autograd.graph.increment_version(target)  # a graph may have saved it
         return target
 
-    def _is_pinned(self, host: torch.Tensor | None) -> bool:
-        return host is not None and self._stream.is_pinned(host)
+    def _any_pinned(self, into: Targeted) -> bool:
+        return any(target is not None and self._stream.is_pinned(target) for target in into)
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -188,7 +185,7 @@ class ToHostParcels(Parcels):
         except StopIteration:
             msg = f"out has only {number} tensors; expected one for each of tensors."
             raise ValueError(msg) from None
-        check_tensor(target, name, cpu())
+        check_tensor(target, name, _CPU)
         if target.shape != tensor.shape or target.dtype != tensor.dtype:
             msg = (
                 f"{name} is {tuple(target.shape)} of {target.dtype}; expected "
@@ -201,6 +198,18 @@ class ToHostParcels(Parcels):
         self._targets.take(target, name)
         return target
 
+    def _settled(self, hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]:
+        """The results: the targets, once what did not land in them was copied there."""
+        results = []
+        for host, target in zip(hosts, targets, strict=True):
+            assert target is not None
+            if target is not host:
+                with InferenceMode(True):  # it may have been made in that mode
+                    target.copy_(host)
+            self._targets.give_back(target)
+            results.append(target)
+        return results
+
 
 def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
     """The tensor, or a copy on its device that is dense and lies as its target does."""
@@ -210,15 +219,9 @@ def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor
     return torch.empty_like(target, device=tensor.device).copy_(tensor)
 
 
-def _settled(hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]:
-    """The results: the targets, once what did not land in them was copied there."""
-    results = []
-    for host, target in zip(hosts, targets, strict=True):
-        if target is not None and target is not host:
-            with torch.inference_mode():  # it may have been made in that mode
-                target.copy_(host)
-        results.append(host if target is None else target)
-    return results
+def _split(block: Block, host: torch.Tensor) -> list[torch.Tensor]:
+    with InferenceMode(False):  # results outlive the mode in which they are taken
+        return block.split(host)
 
 
 def _have_memory(group: list[torch.Tensor]) -> bool:
@@ -254,9 +257,9 @@ class Targets:
         self._starts.insert(at, start)
         self._stops[start] = (stop if dense else start), name
 
-    def give_back(self, targets: list[torch.Tensor]) -> None:
-        """Forget those whose items are there."""
-        for target in filter(torch.Tensor.numel, targets):
+    def give_back(self, target: torch.Tensor) -> None:
+        """Forget one whose item is there."""
+        if target.numel():
             start = target.data_ptr()
             del self._stops[start]
             del self._starts[bisect.bisect_left(self._starts, start)]

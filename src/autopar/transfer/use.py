@@ -21,7 +21,7 @@ class Use:
         self.state = _NEW
         self._device = device
         self._process = os.getpid()
-        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self.turns: dict[None, tuple[int]] = {}  # whose turn it is
 
     def begin(self) -> None:
         """Open it, which can be done once."""
@@ -37,20 +37,21 @@ class Use:
         """Whether it was made in this process."""
         return self._process == os.getpid()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """One thread at a time; the same thread may come again, as in a generator."""
-        turn, mine = (threading.get_ident(),), True
+    def take_turn(self) -> bool:
+        """Let one thread in at a time; whether it has to clear `turns` when it goes.
+
+        The same thread may come again, as in a generator. Ctrl-C may come anywhere.
+        """
+        turn = (threading.get_ident(),)
         try:
-            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
-            mine = holder is turn
+            holder = self.turns.setdefault(None, turn)  # one step, whatever thread comes between
             if holder != turn:
                 msg = (
                     f"the pipeline on {self._device} is in use by another thread; expected one "
                     f"thread at a time. Make a pipeline for each thread."
                 )
                 raise RuntimeError(msg)
-            if self.state != _OPEN or not self.is_here():
+            if self.state != _OPEN or self._process != os.getpid():
                 raise RuntimeError(self.refusal())
             if transform() is not None:
                 msg = (
@@ -58,10 +59,21 @@ class Use:
                     f"where tensors have no memory. Copy before it or behind it."
                 )
                 raise RuntimeError(msg)
+            return holder is turn
+        except BaseException:
+            if self.turns.get(None) is turn:
+                self.turns.clear()
+            raise
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Take a turn, and clear up behind it."""
+        mine = self.take_turn()
+        try:
             yield
         finally:
             if mine:
-                self._turns.clear()
+                self.turns.clear()
 
     def refusal(self) -> str:
         """Why it can't be used, or opened."""

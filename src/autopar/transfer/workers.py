@@ -36,8 +36,7 @@ class Workers:
 
     def is_one_calling(self) -> bool:
         """Whether the calling thread is one of them."""
-        me = threading.get_ident()
-        return any(thread.ident == me for thread in self._threads)
+        return threading.current_thread() in self._threads
 
     def submit(self, work: Work) -> None:
         """Give them something to do, if there can be one of them."""
