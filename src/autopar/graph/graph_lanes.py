@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from autopar.device import new_stream
+from autopar.graph.execution import BROKEN_OFF, Execution
 from autopar.graph.node import Node
-from autopar.graph.run import Run
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
@@ -82,8 +82,8 @@ class GraphLanes:
         return self if self._kept is None else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def carrying_out(self, run: Run, *, here: bool) -> Iterator[None]:
-        """Start a run, and wait for all of it at the end of the block; `run.wait` tells errors.
+    def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
+        """Start a run, and wait for all of it at the end of the block; `Run.wait` tells errors.
 
         Where the calling thread can do it all, `here` lets it do that at once.
         """
@@ -106,12 +106,15 @@ class GraphLanes:
                 yield
                 run.join()
             except BaseException:
-                run.break_off()
+                run.errors += BROKEN_OFF
                 raise
             finally:
-                for lane in lanes.values():
-                    lane.wait()
-                run.end()
+                try:
+                    for lane in lanes.values():
+                        lane.wait()
+                    run.wall_s = time.perf_counter() - run.start_s
+                finally:
+                    run.is_left = True
 
     def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
         for lane, gpu in gpu_of_lane.items():
@@ -121,7 +124,7 @@ class GraphLanes:
         return {lane: self._streams[lane] for lane in gpu_of_lane}
 
     def _lanes_for(
-        self, run: Run, streams: Mapping[str, Any], opened: contextlib.ExitStack
+        self, run: Execution, streams: Mapping[str, Any], opened: contextlib.ExitStack
     ) -> dict[str, Lane]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
         threads = max(1, torch.get_num_threads() // run.plan.cpu_lanes)
@@ -131,7 +134,8 @@ class GraphLanes:
             form = name, 1 if launches else threads
             if form not in there:
                 lane = cpu_lane(form[1], name=name, kind="host" if launches else "compute")
-                there[form] = (self._kept or opened).enter_context(lane)
+                (self._kept or opened).push(lane)  # before it is open, and so it is left for sure
+                there[form] = lane.__enter__()
             given[name] = there[form]
         return given
 

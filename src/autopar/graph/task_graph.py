@@ -20,6 +20,7 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
+from autopar.graph.execution import Execution
 from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
@@ -316,13 +317,15 @@ class TaskGraph(Closed):
     @contextlib.contextmanager
     def _started(self, timed: bool) -> Iterator[Run]:
         with self._alone():
-            run = self._run = Run(self.plan(), tracks=self._tracks, asked=True, timed=timed)
-            with self._lanes.carrying_out(run, here=False):
+            how = Execution(self.plan(), tracks=self._tracks, asked=True, timed=timed)
+            run = self._run = Run(how)
+            with self._lanes.carrying_out(how, here=False):
                 yield run
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
-        run = self._run = Run(plan, tracks=self._tracks, **how)
-        with self._lanes.carrying_out(run, here=True):
+        execution = Execution(plan, tracks=self._tracks, **how)
+        run = self._run = Run(execution)
+        with self._lanes.carrying_out(execution, here=True):
             pass
         run.wait()
         return run

@@ -65,7 +65,7 @@ class CpuLane(Lane):
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         # Wakes the worker: there are tasks, or there will be no more.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._settled: Outcome[None] = Outcome()  # the number of the worker's threads
+        self._ready: Outcome[None] = Outcome()  # the worker, which is dropped if it is too late
         # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
         self._worker = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -75,8 +75,8 @@ class CpuLane(Lane):
             _watch_process()
             self._worker.start()
             _open_lanes.add(self)
-            self._settled.wait()
-            self._settled.raise_error()
+            self._ready.wait()
+            self._ready.raise_error()
         except BaseException:
             self._close()
             raise
@@ -94,15 +94,17 @@ class CpuLane(Lane):
 
     def _work(self) -> None:
         """Do tasks in the order in which they come, until there are no more."""
+        if not self._ready.begin():
+            return
         try:
             settle_threads(self.threads)
-            self._settled.set_result(None)
+            self._ready.set_result(None)
             while self._calls.get():
                 self._do_pending()
         except BaseException as error:
-            if self._settled.done():
+            if self._ready.done():
                 raise
-            self._settled.set_exception(error)
+            self._ready.set_exception(error)
         finally:
             self._drop()
             self._pending.clear()
@@ -137,8 +139,9 @@ class CpuLane(Lane):
         try:
             super()._close()
         finally:
-            self._calls.put(False)  # the worker ends after what it is doing
-        if self._worker.ident is not None and not sys.is_finalizing():
+            self._ready.drop()  # a worker that has not begun never does
+            self._calls.put(False)  # one that has ends after what it is doing
+        if not (self._ready.dropped() or sys.is_finalizing()):
             self._worker.join()
 
 

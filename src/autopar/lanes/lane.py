@@ -156,9 +156,13 @@ class Lane(ABC):
     def _run(self, submission: Submission[Any]) -> None:
         """Issue a task and settle its handle, unless it was dropped."""
         submission.wait_for_dependencies()
-        if submission.handle.issued.begin():
+        issued = submission.handle.issued
+        if issued.begin():
             submission.require_dependencies()
-            submission.handle.issued.set_result(self._issue(submission))
+            issued.set_result(self._issue(submission))
+        elif not issued.done():  # nobody else runs tasks of this lane at the same time
+            msg = f"{submission.handle} was cut off as it began"
+            raise KeyboardInterrupt(msg)
 
     def _comes_out(self, handle: Handle[Any], error: BaseException) -> bool:
         """Settle a handle with its task's error; whether the error comes out here, too.
