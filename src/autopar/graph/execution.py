@@ -71,7 +71,7 @@ class Execution:
     ) -> None:
         count, self.start_s = len(plan.nodes), time.perf_counter()
         self.plan, self.in_order = plan, in_order
-        self.steps, constants = plan.steps_in_order if in_order else plan.steps
+        self.steps, constants = plan._steps_in_order if in_order else plan._steps
         # By node, as what follows; behind them is what steps are given besides.
         self.results: list[Any] = [None] * count + constants
         self.starts: list[Moment | None] = [None] * count  # none where it did not begin
@@ -90,7 +90,7 @@ class Execution:
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
-        self._streams, gpus = streams, set(self.plan.gpu_of_lane.values())
+        self._streams, gpus = streams, set(self.plan._gpu_of_lane.values())
         self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
         if self.in_order:
             synchronize(*gpus)
@@ -102,7 +102,7 @@ class Execution:
         (host,), me = self.steps, threading.get_ident()
         handle = self.workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
         caller_modes().call(copy_context().run, self._work, host)
-        handle.issued.set_result(None)
+        handle._issued.set_result(None)
 
     def join(self) -> None:
         """Wait until all nodes are done, or given up."""
@@ -162,7 +162,7 @@ class Execution:
                 self._do_each(self._with_calls(share), functools.partial(self._launch, begun))
                 for stream in begun:
                     stream.synchronize()
-            elif gpu := self.plan.gpu_of_lane.get(share[0].lane):
+            elif gpu := self.plan._gpu_of_lane.get(share[0].lane):
                 stream = torch.cuda.current_stream(gpu)
                 try:
                     self._do_all(share, self._clock(stream))
@@ -181,7 +181,7 @@ class Execution:
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
         issued, awaited, errors = self.issued, self._awaited, self.errors
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
-        looks = now is time.perf_counter and self.plan.may_use_gpus
+        looks = now is time.perf_counter and self.plan._may_use_gpus
         step, begun = share[0], now()
         try:
             for step in self._with_calls(share):
@@ -215,7 +215,7 @@ class Execution:
     def _with_calls(self, share: list[Step]) -> list[Step]:
         """Steps that call their tasks themselves, also where somebody looks on, or holds them."""
         closely = self._audit is not None or tools_listen() or autocast_is_on()
-        if not (closely or self.plan.is_held):
+        if not (closely or self.plan._is_held):
             return share
         return [
             step._replace(call=functools.partial(self._call, step.job), values=taken(()))
@@ -227,7 +227,7 @@ class Execution:
     def _call(self, number: int) -> Any:
         """Run a task, held to what it has said, and observed by an audit or named for tools."""
         node = self.plan.nodes[number]
-        call = functools.partial(self.plan.guard.call, node, self.results)
+        call = functools.partial(self.plan._guard.call, node, self.results)
         if self._audit is not None:
             return self._audit.call(node, call, self.results)
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
@@ -258,7 +258,7 @@ class Execution:
                 stream.wait_event(end)
         if self.errors:
             return
-        now, is_awaited = self._clock(stream), self._asked or job in self.plan.awaited
+        now, is_awaited = self._clock(stream), self._asked or job in self.plan._awaited
         self.starts[job] = now()
         self.results[job] = step.call(*step.values(self.results))  # type: ignore[misc]
         self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
@@ -314,14 +314,14 @@ class AwaitedNode(NamedTuple):
     execution: Execution
     number: int
 
-    def is_issued(self) -> bool:
+    def _is_issued(self) -> bool:
         """Whether nobody has to wait for it any more."""
         return self.execution.is_over(self.number)
 
-    def waits_for(self) -> int | Awaited | None:
+    def _waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what that waits for."""
         worker = self.execution.worker_of(self.number)
-        return None if worker is None else worker.waits_for()
+        return None if worker is None else worker._waits_for()
 
     def __str__(self) -> str:
         return f"task {self.execution.plan.nodes[self.number].name!r} of a graph"

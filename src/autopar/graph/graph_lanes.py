@@ -81,13 +81,12 @@ class GraphLanes:
         """Keep lanes for a while, if they are not kept already."""
         return self if self._kept is None else contextlib.nullcontext()
 
-    @contextlib.contextmanager
     def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
-        """Start a run, and wait for all of it at the end of the block; `Run.wait` tells errors.
+        """Start a run, and wait for all of it at the next step; `Run.wait` tells errors.
 
         Where the calling thread can do it all, `here` lets it do that at once.
         """
-        here = here and run.plan.is_for_one_thread
+        here = here and run.plan._is_for_one_thread
         if not here and self._kept is not None and self._process != os.getpid():
             msg = (
                 "the graph's lanes are open in another process, which this one was forked from; "
@@ -100,7 +99,7 @@ class GraphLanes:
                 if here:
                     run.do_here()
                 else:
-                    streams = {} if run.in_order else self._streams_of(run.plan.gpu_of_lane)
+                    streams = {} if run.in_order else self._streams_of(run.plan._gpu_of_lane)
                     lanes = self._lanes_for(run, streams, opened)
                     run.start(lanes, streams)
                 yield

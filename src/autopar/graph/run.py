@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -65,12 +65,12 @@ class Run(Closed):
 
     def _result(self, task: Task) -> Any:
         number = task.number
-        if task.graph is not self.plan.graph or number >= len(self.plan.nodes):
+        if task._graph is not self.plan._graph or number >= len(self.plan.nodes):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
         execution = self._execution
         workers = [] if execution.is_left else execution.workers.values()
-        if threading.get_ident() in [each.waits_for() for each in workers if not each.done()]:
+        if threading.get_ident() in [each._waits_for() for each in workers if not each.done()]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."
@@ -182,18 +182,23 @@ class Starting(NoValue):
 
     _HOW = "nothing runs before a block: write `with graph.start() as run:`, and ask that."
 
-    def __init__(self, started: contextlib.AbstractContextManager[Run]) -> None:
-        self._started = started
+    def __init__(self, steps: Generator[Run]) -> None:
+        self._steps = steps  # to start it, and to wait for it
 
     def __enter__(self) -> Run:
-        self._run = self._started.__enter__()
-        return self._run
+        try:
+            self._run = next(self._steps)
+            return self._run
+        except BaseException:
+            self._steps.close()  # if Ctrl-C came behind it
+            raise
 
-    def __exit__(self, *error: Any) -> bool | None:
-        is_handled = self._started.__exit__(*error)
-        if error[0] is None:
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._steps.close()
+        else:
+            next(self._steps, None)
             self._run.wait()  # not within a generator, which lets no StopIteration through
-        return is_handled
 
 
 def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:

@@ -61,7 +61,7 @@ class CpuLane(Lane):
 
     def __init__(self, threads: int, name: str, kind: str) -> None:
         super().__init__(name, cpu(), kind)
-        self.threads = threads
+        self._threads = threads
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         # Wakes the worker: there are tasks, or there will be no more.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -77,8 +77,10 @@ class CpuLane(Lane):
             _open_lanes.add(self)
             self._ready.wait()
             self._ready.raise_error()
-        except BaseException:
+        except BaseException as error:
             self._close()
+            if isinstance(error.__context__, KeyboardInterrupt):  # `Thread.start` has replaced it
+                raise error.__context__ from None
             raise
         return self
 
@@ -97,7 +99,7 @@ class CpuLane(Lane):
         if not self._ready.begin():
             return
         try:
-            settle_threads(self.threads)
+            settle_threads(self._threads)
             self._ready.set_result(None)
             while self._calls.get():
                 self._do_pending()
@@ -113,13 +115,13 @@ class CpuLane(Lane):
     def _issue(self, submission: Submission[T]) -> T:
         handle = submission.handle
         for before in submission.after:
-            before.wait_until_done()
-        handle.start = time.perf_counter()
+            before._wait_until_done()
+        handle._start = time.perf_counter()
         self._use_own_streams(submission.ready)
         value = submission.call()
         for device in used_gpus():  # what the task has queued there is part of it
             torch.cuda.current_stream(device).synchronize()
-        handle.end = time.perf_counter()
+        handle._end = time.perf_counter()
         return value
 
     def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
@@ -171,4 +173,4 @@ def _abandon(lanes: list[CpuLane], where: str) -> None:
     for lane in lanes:
         lane._state, lane._admitting = LEFT, threading.RLock()  # which that thread may have held
         for handle in lane._unissued():
-            handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))
+            handle._issued.set_exception(RuntimeError(f"{handle} is {where}"))
