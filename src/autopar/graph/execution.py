@@ -27,7 +27,7 @@ from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
-from autopar.lanes.modes import caller_modes
+from autopar.lanes.modes import caller_modes, thread_modes
 from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
@@ -182,6 +182,7 @@ class Execution:
         issued, awaited, errors = self.issued, self._awaited, self.errors
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
         looks = now is time.perf_counter and self.plan._may_use_gpus
+        held = thread_modes() if looks else None
         step, begun = share[0], now()
         try:
             for step in self._with_calls(share):
@@ -197,6 +198,7 @@ class Execution:
                 value = call(*values(results))  # type: ignore[misc]  # each has one
                 if looks:
                     if nodes[job].may_queue:
+                        held.hold()  # type: ignore[union-attr]  # as it looks
                         _wait_for_gpus()
                     elif value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
@@ -233,6 +235,16 @@ class Execution:
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
             return call()
 
+    def _held(self, number: int, call: Callable[..., Any], *values: Any) -> Any:
+        """Run a task that is not torch's, and leave thread-wide modes as they were before it."""
+        if not self.plan.nodes[number].may_queue:
+            return call(*values)
+        before = thread_modes()
+        try:
+            return call(*values)
+        finally:
+            before.hold()
+
     def _fail(self, step: Step, error: BaseException) -> None:
         """Keep what a node has raised, and say on it where that was, if it is the first."""
         node = self.plan.nodes[step.job]
@@ -260,7 +272,8 @@ class Execution:
             return
         now, is_awaited = self._clock(stream), self._asked or job in self.plan._awaited
         self.starts[job] = now()
-        self.results[job] = step.call(*step.values(self.results))  # type: ignore[misc]
+        values = step.values(self.results)
+        self.results[job] = self._held(job, step.call, *values)  # type: ignore[arg-type]
         self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
     def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
@@ -276,7 +289,7 @@ class Execution:
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self.results[number] = self._call(number)
+            self.results[number] = self._held(number, self._call, number)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it

@@ -131,8 +131,9 @@ class CpuLane(Lane):
         """
         for device in used_gpus():
             if device not in self._streams:
+                self._streams[device] = new_stream(device)
+            if torch.cuda.current_stream(device) != self._streams[device]:  # a task may set another
                 with torch.cuda.device(device):  # setting a stream makes its device the current one
-                    self._streams[device] = new_stream(device)
                     torch.cuda.set_stream(self._streams[device])
             if device in ready:
                 self._streams[device].wait_event(ready[device])
