@@ -15,6 +15,8 @@ from lane_forms import caught, require_waits_end
 from random_cases import hold_for_all, shares
 
 from autopar import TaskGraph
+from autopar.graph.execution import Execution
+from autopar.lanes.handle import awaited
 from autopar.lanes.lane import Lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -177,3 +179,30 @@ def test_ctrl_c_anywhere_in_a_run_comes_out_and_nobody_waits_for_ever(in_time, h
         graph.run()
         last = in_time(lambda: next(n for n in itertools.count() if not interrupted(n)), 120)
     assert last > 100
+
+
+@pytest.mark.parametrize("wait", ["waitall", "result"])
+def test_who_waits_for_a_run_goes_on_where_ctrl_c_cuts_off_its_end(in_time, monkeypatch, wait):
+    graph, waiting, found = TaskGraph(cpu_lanes=1), [], []
+
+    def look():
+        waiting.append(threading.get_ident())
+        found.append(caught(graph.waitall if wait == "waitall" else lambda: graph._run[later]))
+
+    def fail_once_it_is_waited_for():
+        other.start()
+        while not waiting or waiting[0] not in awaited:
+            time.sleep(1e-3)
+        raise ValueError("on purpose")
+
+    def cut_off(execution, share):
+        raise KeyboardInterrupt
+
+    graph.add(fail_once_it_is_waited_for)
+    later, other = graph.add(int), threading.Thread(target=look)
+    monkeypatch.setattr(Execution, "_give_up", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        in_time(graph.run)
+    other.join(_WAIT_S)
+    assert not other.is_alive()
+    assert isinstance(found[0], ValueError if wait == "waitall" else RuntimeError)

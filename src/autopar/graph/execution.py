@@ -4,8 +4,8 @@ a CPU lane's worker     does its lane's tasks, and waits for others' ends before
 a GPU's launcher        queues its lanes' tasks on their streams, which wait for events
 the calling thread      does all itself where there is one lane, on its own current stream
 
-Ctrl-C may come between any two steps in the main thread, and no wait rests on what that has yet to
-do: who waits for a node looks from time to time whether it still comes (see `Execution.is_over`).
+Ctrl-C may cut off any step of the main thread, so no wait rests on one: who waits for a node looks
+from time to time whether it still comes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,17 @@ from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes, thread_modes
-from autopar.lanes.outcome import note
+from autopar.lanes.outcome import Outcome, note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
-_LOOK_S = 0.1  # between two looks whether a wait can end, where nobody wakes who waits
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 Moment = torch.cuda.Event | float  # of a GPU, or by `time.perf_counter`
 _UNTIMED = float("nan")  # a moment that nobody has asked for
 
 # An end of a run that no node has raised; to be added without a call, which Ctrl-C might cut off.
-BROKEN_OFF: list[tuple[BaseException, Node | None]] = [
-    (RuntimeError("the run was broken off"), None)
-]
+BROKEN_OFF = ((RuntimeError("the run was broken off"), None),)
 
 
 class Execution:
@@ -86,7 +83,7 @@ class Execution:
         self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
-        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
+        self._awaited: dict[int, Outcome[None]] = {}  # only where somebody had to wait
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
@@ -100,15 +97,19 @@ class Execution:
     def do_here(self) -> None:
         """Do the only share there is in the calling thread; others may wait for it meanwhile."""
         (host,), me = self.steps, threading.get_ident()
-        handle = self.workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
+        handle: Handle[None] = Handle(
+            *(host, host, cpu(), "compute"),
+            waits_for=lambda: None if self.is_left else me,
+            urge=lambda: handle._issued.set_result(None) if self.is_left else None,
+        )
+        self.workers[host] = handle
         caller_modes().call(copy_context().run, self._work, host)
         handle._issued.set_result(None)
 
     def join(self) -> None:
         """Wait until all nodes are done, or given up."""
         for worker in self.workers.values():
-            if not self.is_left:
-                worker.wait()
+            worker.wait()
 
     def worker_of(self, number: int) -> Handle[None] | None:
         """What the thread does that has to come to a node, if it has begun."""
@@ -118,10 +119,9 @@ class Execution:
         return None
 
     def is_over(self, number: int) -> bool:
-        """Whether a node is run or queued, or never will be.
+        """Whether a node is run or queued, or never will be, whatever Ctrl-C has cut off.
 
-        That is what can be seen of the run, whatever was cut off that should have given the node
-        up: nothing is begun after an error, so only what its thread is at may yet come.
+        Nothing is begun after an error, so of the rest only what its thread is at may yet come.
         """
         if self.issued[number] or self.is_left:
             return True
@@ -132,16 +132,14 @@ class Execution:
 
     def wait_until_over(self, number: int, look: Callable[[], object] = lambda: None) -> None:
         """Wait until a node is run or queued, or never will be; `look` from time to time."""
-        while not self.is_over(number):
-            lock = threading.Lock()
-            lock.acquire()
-            lock = self._awaited.setdefault(number, lock)
-            if self.issued[number]:  # who has issued it may not have seen that somebody waits
-                return
-            if lock.acquire(timeout=_LOOK_S):
-                lock.release()  # for others who wait; if this is cut off, they look
-            else:
-                look()
+        over = self._awaited.setdefault(number, Outcome())
+
+        def look_again() -> None:
+            if self.is_over(number):
+                over.set_result(None)
+            look()
+
+        over.wait(look_again)
 
     def _work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it.
@@ -235,7 +233,7 @@ class Execution:
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
             return call()
 
-    def _held(self, number: int, call: Callable[..., Any], *values: Any) -> Any:
+    def _held(self, number: int, call: Any, *values: Any) -> Any:
         """Run a task that is not torch's, and leave thread-wide modes as they were before it."""
         if not self.plan.nodes[number].may_queue:
             return call(*values)
@@ -272,8 +270,7 @@ class Execution:
             return
         now, is_awaited = self._clock(stream), self._asked or job in self.plan._awaited
         self.starts[job] = now()
-        values = step.values(self.results)
-        self.results[job] = self._held(job, step.call, *values)  # type: ignore[arg-type]
+        self.results[job] = self._held(job, step.call, *step.values(self.results))
         self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
     def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
@@ -317,8 +314,8 @@ class Execution:
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
         self.issued[number] = True  # before the look at who waits, as they look after they wait
-        if lock := self._awaited.pop(number, None):
-            lock.release()
+        if over := self._awaited.pop(number, None):
+            over.set_result(None)
 
 
 class AwaitedNode(NamedTuple):

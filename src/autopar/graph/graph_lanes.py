@@ -72,10 +72,11 @@ class GraphLanes:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        kept, self._kept = self._kept, None
-        self._lanes.clear()
-        if kept is not None:
-            kept.close()
+        try:
+            if self._kept is not None:
+                self._kept.close()
+        finally:
+            self._kept, self._lanes = None, {}
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
         """Keep lanes for a while, if they are not kept already."""

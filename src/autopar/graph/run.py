@@ -12,7 +12,7 @@ from autopar.effects.memory import Closed, held_by, is_size
 from autopar.effects.task import Task
 from autopar.graph.execution import AwaitedNode, Execution, Moment
 from autopar.graph.node import Node, on_gpus
-from autopar.graph.plan import tasks_and_copies
+from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
@@ -36,9 +36,9 @@ class Run(Closed):
     (2, True)
     """
 
-    def __init__(self, execution: Execution) -> None:
-        self.plan = execution.plan
-        self._execution = execution
+    def __init__(self, plan: Plan, **how: Any) -> None:
+        self.plan = plan
+        self._execution = Execution(plan, **how)
         self._seen = set[int]()  # threads that have got the first error
 
     def __getitem__(self, task: Any) -> Any:
@@ -69,8 +69,8 @@ class Run(Closed):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
         execution = self._execution
-        workers = [] if execution.is_left else execution.workers.values()
-        if threading.get_ident() in [each._waits_for() for each in workers if not each.done()]:
+        workers = [worker for worker in execution.workers.values() if not worker.done()]
+        if threading.get_ident() in [worker._waits_for() for worker in workers]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."

@@ -19,7 +19,6 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.execution import Execution
 from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
@@ -177,8 +176,7 @@ class TaskGraph(Closed):
                 default dtype is another.
         """
         self._program.require_as_traced()
-        hazards = self._program.hazards
-        if self._planned is None or hazards.is_stale(tracks=self._is_tracked()):
+        if self._planned is None or self._program.hazards.is_stale(tracks=self._is_tracked()):
             self._planned = self._plan()
         return self._planned
 
@@ -314,25 +312,19 @@ class TaskGraph(Closed):
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
         self._ran(plan, in_order=True, alone=True)
         how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
-        if not alone:
-            self._ran(plan, **how)
-        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
+        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats + (not alone))][-repeats:]
         return {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
 
-    # Steps of generators in loops: what contextlib would call as blocks begin and end, Ctrl-C may
-    # cut off, but a generator that a loop lets go of is closed at once.
-
+    # Generators, in loops, which close them at once: Ctrl-C may cut off what contextlib calls.
     def _started(self, timed: bool) -> Generator[Run]:
         for _ in self._alone():
-            execution = Execution(self.plan(), tracks=self._tracks, asked=True, timed=timed)
-            run = self._run = Run(execution)
-            for _ in self._lanes.carrying_out(execution, here=False):
+            run = self._run = Run(self.plan(), tracks=self._tracks, asked=True, timed=timed)
+            for _ in self._lanes.carrying_out(run._execution, here=False):
                 yield run
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
-        execution = Execution(plan, tracks=self._tracks, **how)
-        run = self._run = Run(execution)
-        for _ in self._lanes.carrying_out(execution, here=True):
+        run = self._run = Run(plan, tracks=self._tracks, **how)
+        for _ in self._lanes.carrying_out(run._execution, here=True):
             pass
         run.wait()
         return run
@@ -356,5 +348,5 @@ class TaskGraph(Closed):
         """The plan with some numbers of lanes, or with those that were the fastest."""
         if lanes is None:  # few for traced code
             lanes = self._lanes.best or (self._lanes.many if self._tracks else self._lanes.few)
-        measured_s = self._measured_s.get(lanes, {})
-        return planned(self, self._program, lanes, measured_s, tracks=self._is_tracked())
+        known_s = self._measured_s.get(lanes, {})
+        return planned(self, self._program, lanes, known_s, tracks=self._is_tracked())
