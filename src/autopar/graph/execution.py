@@ -3,9 +3,6 @@
 a CPU lane's worker     does its lane's tasks, and waits for others' ends before each
 a GPU's launcher        queues its lanes' tasks on their streams, which wait for events
 the calling thread      does all itself where there is one lane, on its own current stream
-
-Ctrl-C may cut off any step of the main thread, so no wait rests on one: who waits for a node looks
-from time to time whether it still comes.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import torch
 
 from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
-from autopar.graph.node import Node, on_gpus
+from autopar.graph.node import Node, wait_for_gpus
 from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
@@ -43,6 +40,9 @@ BROKEN_OFF = ((RuntimeError("the run was broken off"), None),)
 
 class Execution:
     """A plan that is carried out: results, times and the first error, as they come.
+
+    Ctrl-C may cut off any step of the main thread, so no wait rests on one: who waits for a node
+    looks from time to time whether it still comes.
 
     Args:
         plan: What is to be done.
@@ -197,9 +197,9 @@ class Execution:
                 if looks:
                     if nodes[job].may_queue:
                         held.hold()  # type: ignore[union-attr]  # as it looks
-                        _wait_for_gpus()
+                        wait_for_gpus()
                     elif value is not None and not getattr(value, "is_cpu", False):
-                        _wait_for_gpus(value)
+                        wait_for_gpus(value)
                 results[job], starts[job] = value, begun
                 ends[job] = begun = now()
                 for number in done:
@@ -335,18 +335,6 @@ class AwaitedNode(NamedTuple):
 
     def __str__(self) -> str:
         return f"task {self.execution.plan.nodes[self.number].name!r} of a graph"
-
-
-def _wait_for_gpus(value: Any = None) -> None:
-    """Wait for the GPUs on which a CPU task has made what it returns, or for all if that is none.
-
-    Of a function that is not torch's nobody knows what it has queued, and where.
-    """
-    gpus: Iterable[torch.device | int] = {tensor.device for tensor in on_gpus(value)}
-    if value is None and torch.cuda.is_initialized():
-        gpus = range(torch.cuda.device_count())
-    for gpu in gpus:
-        torch.cuda.current_stream(gpu).synchronize()
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

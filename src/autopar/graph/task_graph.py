@@ -300,12 +300,9 @@ class TaskGraph(Closed):
     def _measure(self, repeats: int, alone: bool) -> None:
         with self._lanes.kept():
             counts = self._lanes.that_differ(self._program.nodes)
-            self._measured_s = {
-                one: self._costs_s(self._plan(one), repeats, alone) for one in counts
-            }
+            self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
             plan_with = functools.cache(self._plan)  # by these costs
-            wall_with = lambda one: self._ran(plan_with(one)).wall_s  # noqa: E731
-            self._lanes.best = fastest(counts, repeats, wall_with)
+            self._lanes.best = fastest(counts, repeats, lambda n: self._ran(plan_with(n)).wall_s)
 
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
         """What each task takes, after runs to warm up."""
