@@ -97,7 +97,7 @@ class Lane(ABC):
 
         What holds in the calling thread holds in the task: grad and inference mode, autocast, the
         default device, other modes of PyTorch, hooks for saved tensors, the values of context
-        variables and, on a CPU lane, the current GPU.
+        variables and, on a CPU lane, the current GPU. What a task leaves switched reaches no other.
 
         Args:
             fn: The task.
