@@ -77,7 +77,7 @@ class Execution:
         self.workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
         # The first has ended the run early, raised by a node or by none; nothing is begun then.
         self.errors: list[tuple[BaseException, Node | None]] = []
-        self.is_left = False  # nobody does anything for it any more
+        self.left: list[bool] = []  # something, once nobody does anything for it any more
         self.wall_s = float("nan")  # from the start to the end, once it is there
         self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
         self._audit = audit
@@ -96,13 +96,13 @@ class Execution:
 
     def do_here(self) -> None:
         """Do the only share there is in the calling thread; others may wait for it meanwhile."""
-        (host,), me = self.steps, threading.get_ident()
-        handle: Handle[None] = Handle(
+        (host,), me, left = self.steps, threading.get_ident(), self.left
+        handle = self.workers[host] = Handle(
             *(host, host, cpu(), "compute"),
-            waits_for=lambda: None if self.is_left else me,
-            urge=lambda: handle._issued.set_result(None) if self.is_left else None,
+            waits_for=lambda: None if left else me,
+            urge=lambda: issued.set_result(None) if left else None,
         )
-        self.workers[host] = handle
+        issued = handle._issued  # and nothing that holds results, so that these go with the run
         caller_modes().call(copy_context().run, self._work, host)
         handle._issued.set_result(None)
 
@@ -123,7 +123,7 @@ class Execution:
 
         Nothing is begun after an error, so of the rest only what its thread is at may yet come.
         """
-        if self.issued[number] or self.is_left:
+        if self.issued[number] or self.left:
             return True
         if not self.errors:
             return False

@@ -114,7 +114,7 @@ class GraphLanes:
                         lane.wait()
                     run.wall_s = time.perf_counter() - run.start_s
                 finally:
-                    run.is_left = True
+                    run.left += (True,)
 
     def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
         for lane, gpu in gpu_of_lane.items():
