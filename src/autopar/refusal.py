@@ -160,10 +160,10 @@ class Turns:
     def take(self, refusal: str, *, unless: bool = False) -> Iterator[None]:
         """Have a turn for the length of a block; a RuntimeError says why not."""
         turn = object()
-        try:  # each step is one of the interpreter's, as Ctrl-C may come after any
+        try:  # each step is one of the interpreter's, as Ctrl-C may come after any call
             if self._holder.setdefault(None, turn) is not turn or unless:
                 raise RuntimeError(refusal)
             yield
         finally:
-            if self._holder.get(None) is turn:
-                self._holder.clear()
+            if None in self._holder and self._holder[None] is turn:
+                del self._holder[None]  # without a call, which Ctrl-C might cut off

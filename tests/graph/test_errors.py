@@ -1,17 +1,22 @@
 """Errors and ends: nothing hangs, nothing more is begun, and the error says which task and why."""
 
 import contextlib
+import itertools
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import strategies as st
-from lane_forms import require_waits_end
+from interruptions import interrupted_at
+from lane_forms import caught, require_waits_end
 from random_cases import hold_for_all, shares
 
 from autopar import TaskGraph
+from autopar.graph.execution import Execution
+from autopar.lanes.handle import awaited
 from autopar.lanes.lane import Lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -137,3 +142,67 @@ def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
 def test_ctrl_c_ends_every_wait_and_nothing_more_is_begun(run_program):
     waits = require_waits_end(run_program("interrupted.py", "graph"))
     assert waits == ["run", "start", "waitall", "result", "run_serial"]
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_ctrl_c_anywhere_in_a_run_comes_out_and_nobody_waits_for_ever(in_time, how):
+    """At every place where Python hears a signal; another thread waits for the same results."""
+    graph, ran = TaskGraph(cpu_lanes=2), [1, 2, 3]
+    first = graph.add(lambda: (time.sleep(0.002), 1)[1], writes=())
+    tasks = [first, graph.add(max, first, 2, writes=()), graph.add(max, first, 3, writes=())]
+
+    def run(known):
+        if how == "run":
+            return graph.run()[tasks]
+        with graph.start() as running:
+            known.append(running)
+            return running[tasks]
+
+    def ask(known):
+        while not known:
+            time.sleep(1e-4)
+        return known[0] and caught(lambda: known[0][tasks])
+
+    def interrupted(number):
+        known, errors = [], []
+        with ThreadPoolExecutor(1) as others:
+            asking = others.submit(ask, known)
+            places = interrupted_at(number, lambda: errors.append(caught(lambda: run(known))))
+            known.append(None)
+            asking.result(_WAIT_S)
+        assert graph.run()[tasks] == ran, f"after place {number}"
+        came_out = isinstance(errors[0], KeyboardInterrupt)
+        assert came_out or number >= places, f"place {number} did not come out"
+        return number < places
+
+    with graph:
+        graph.run()
+        last = in_time(lambda: next(n for n in itertools.count() if not interrupted(n)), 120)
+    assert last > 100
+
+
+@pytest.mark.parametrize("wait", ["waitall", "result"])
+def test_who_waits_for_a_run_goes_on_where_ctrl_c_cuts_off_its_end(in_time, monkeypatch, wait):
+    graph, waiting, found = TaskGraph(cpu_lanes=1), [], []
+
+    def look():
+        waiting.append(threading.get_ident())
+        found.append(caught(graph.waitall if wait == "waitall" else lambda: graph._run[later]))
+
+    def fail_once_it_is_waited_for():
+        other.start()
+        while not waiting or waiting[0] not in awaited:
+            time.sleep(1e-3)
+        raise ValueError("on purpose")
+
+    def cut_off(execution, share):
+        raise KeyboardInterrupt
+
+    graph.add(fail_once_it_is_waited_for)
+    later, other = graph.add(int), threading.Thread(target=look)
+    monkeypatch.setattr(Execution, "_give_up", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        in_time(graph.run)
+    other.join(_WAIT_S)
+    assert not other.is_alive()
+    assert isinstance(found[0], ValueError if wait == "waitall" else RuntimeError)

@@ -1,7 +1,6 @@
 """What one CPU lane does is done by who calls `run`; and which graphs have one."""
 
 import itertools
-import sys
 import threading
 
 import pytest
@@ -114,30 +113,6 @@ def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch
         graph.add(torch.neg, torch.ones(1))
     graph.measure()
     assert len(graph.plan().schedule.lanes) == 1
-
-
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_run_that_is_interrupted_as_it_begins_locks_nothing(step):
-    """Ctrl-C before each of the steps by which a run takes its turn."""
-    graph, (task,) = graph_of(int)
-    code, left = type(graph)._alone.__wrapped__.__code__, [step]
-
-    def trace(frame, event, _):
-        if frame.f_code is not code:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            graph.run()
-    finally:
-        sys.settrace(None)
-    assert graph.run()[task] == 0
 
 
 def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):

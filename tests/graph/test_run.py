@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from autopar import TaskGraph
+from autopar import TaskGraph, cpu_lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -223,3 +223,18 @@ def test_in_another_process_open_lanes_are_refused_and_where_they_are_it_goes_on
             with pytest.raises(RuntimeError, match="the graph's lanes are open in another process"):
                 graph.run()
         assert graph.run()[total].tolist() == [1, 1]
+
+
+def test_what_objects_show_has_a_text_of_its_own():
+    """Names of public objects: each has a docstring, or is told of in that of its class."""
+    with cpu_lane() as lane:
+        graph = TaskGraph()
+        task = graph.add(int)
+        shown = [graph, task, graph.plan(), graph.run(), graph.start(), lane, lane.submit(int)]
+    for each in shown:
+        kind = type(each)
+        told = "".join(base.__doc__ or "" for base in kind.__mro__)
+        for name in (name for name in dir(each) if not name.startswith("_")):
+            own = getattr(kind, name, None)
+            is_told = isinstance(own, property) or callable(own)
+            assert own.__doc__ if is_told else f" {name}: " in told, f"{kind.__name__}.{name}"

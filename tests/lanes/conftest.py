@@ -50,7 +50,7 @@ def leave(gate):
     opening = []
 
     def leave(queued):
-        opening.append(threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open())))
+        opening.append(threading.Thread(target=lambda: (queued._wait_until_issued(), gate.open())))
         opening[0].start()
         assert gate.begun.wait(WAIT_S)
         raise ZeroDivisionError

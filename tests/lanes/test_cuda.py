@@ -26,7 +26,7 @@ def test_tasks_are_launched_by_their_submitter_in_order():
             lane.submit(lambda i: ran.append((i, threading.get_ident())), i)
             assert len(ran) == i + 1
         assert lane.submit(int, name="n").span.lane == "left"
-        assert lane.submit(torch.cuda.current_stream).result() is lane.stream
+        assert lane.submit(torch.cuda.current_stream).result() is lane._stream
     assert ran == [(i, threading.get_ident()) for i in range(3)]
     assert lane.device == torch.device("cuda:1")
 
@@ -35,14 +35,14 @@ def test_a_stream_waits_for_the_ends_of_other_tasks_and_for_the_submitters_work(
     with cuda_lane(0) as one, cuda_lane(1) as other:
         first = one.submit(int)
         other.submit(int)
-        assert other.stream.waited == []
+        assert other._stream.waited == []
         other.submit(abs, first)
         other.submit(int, after=[first])
-        assert other.stream.waited == [first.end, first.end]
+        assert other._stream.waited == [first._end, first._end]
         current.idle = False
         other.submit(int)
-        assert len(other.stream.waited) == 3
-        assert isinstance(other.stream.waited[-1], cuda_stand_ins.Event)
+        assert len(other._stream.waited) == 3
+        assert isinstance(other._stream.waited[-1], cuda_stand_ins.Event)
 
 
 def test_what_a_launched_task_leaves_switched_does_not_reach_its_submitter():

@@ -173,7 +173,7 @@ def test_a_generator_that_is_closed_raises_what_failed_unseen():
             yield 2
 
     loader = batches()
-    next(loader).wait_until_issued()
+    next(loader)._wait_until_issued()
     with pytest.raises(ValueError, match="on purpose"):
         loader.close()
 
@@ -209,7 +209,7 @@ _NO_REPR = [_ONE, "task 'speechless' on lane 'lane' (cpu) failed, too: Speechles
         (lambda lane: first(lane).result(), [_ONE]),
         (lambda lane: (first(lane), second(lane)), [_ONE, _TWO]),
         (lambda lane: (first(lane), lane.submit(int, after=[second(lane)])), [_ONE, _TWO]),
-        (lambda lane: (second(lane).wait_until_issued(), fail("first")), [_TWO]),
+        (lambda lane: (second(lane)._wait_until_issued(), fail("first")), [_TWO]),
         (lambda lane: (first(lane), [second(lane, str(i)) for i in range(99)]), _MANY),
         (lambda lane: (first(lane), [second(lane) for _ in range(9)]), _ALIKE),
         (lambda lane: (first(lane), lane.submit(speechless)), _NO_REPR),
@@ -256,7 +256,7 @@ def test_what_a_task_was_given_goes_with_its_error(new_lane, read, ends):
             del given  # or this frame holds it, as the handle, and its error this frame
             begin.set()
             if read == "unread":
-                known.pop().wait_until_issued()
+                known.pop()._wait_until_issued()
                 fail("something else")
             for _ in range(2):
                 caught(READS[read](lane, known[0]))

@@ -154,7 +154,7 @@ def test_waiting_for_a_lane_covers_its_stream(spin):
     with cuda_lane(0) as lane:
         lane.submit(spin, 50)
         lane.wait()
-        assert lane.stream.query()
+        assert lane._stream.query()
 
 
 @pytest.mark.parametrize(("first", "second"), _ON_GPUS[:2])
@@ -283,4 +283,4 @@ def test_kernels_do_not_outlive_their_lane_however_it_is_left(spin, gate, open_s
             if how == "and more came":
                 last = lane.submit(int)
     assert last.done()
-    assert lane.stream.query(), "kernels outlived their lane"
+    assert lane._stream.query(), "kernels outlived their lane"

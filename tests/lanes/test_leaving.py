@@ -7,9 +7,10 @@ from concurrent.futures import CancelledError
 
 import pytest
 from interruptions import interrupted_at
-from lane_forms import caught, fail, require_waits_end
+from lane_forms import WAIT_S, caught, fail, require_waits_end
 
 from autopar import cpu_lane
+from autopar.lanes.outcome import Outcome
 
 # -- what tasks submit ----------------------------------------------------------------------------
 
@@ -129,6 +130,52 @@ def test_ctrl_c_anywhere_in_a_submit_comes_out_and_leaves_nothing_behind(new_lan
             assert not (waits and ran), f"place {number}: it ran although it was dropped"
             assert not [*lane._pending, *lane._unseen], f"place {number} leaves something behind"
         assert number > 20
+
+
+def test_a_drop_that_is_cut_off_anywhere_leaves_the_task_dropped_or_to_be_run():
+    for number in itertools.count():
+        outcome, called = Outcome(), []
+        outcome.call_when_done(functools.partial(called.append, 1))
+        places = interrupted_at(number, outcome.drop)
+        assert outcome.begin() != outcome.done(), f"place {number}"
+        if places <= number:
+            break
+    assert (number > 2, called) == (True, [1])
+
+
+def test_a_task_that_was_cut_off_as_it_began_ends_with_that(gate):
+    with cpu_lane() as lane:
+        lane.submit(gate)
+        cut_off = lane.submit(int)
+        assert cut_off._issued.begin()
+        gate.open()
+        assert lane.submit(abs, -1).result() == 1
+        assert cut_off.done()
+        with pytest.raises(KeyboardInterrupt, match="cut off as it began"):
+            cut_off.result()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_worker_that_begins_after_its_lane_was_left_ends_at_once(monkeypatch, replaced):
+    """As where Ctrl-C cuts off what starts it, and where Python raises something in its place."""
+    late = []
+
+    def start(thread):
+        late.append(thread)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            if replaced:
+                raise RuntimeError("release unlocked lock")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt), cpu_lane():
+            pass
+    (thread,) = late
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 # -- ends that nobody has planned -----------------------------------------------------------------

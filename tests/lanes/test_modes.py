@@ -10,7 +10,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar import cpu_lane
+from autopar import TaskGraph, cpu_lane
 from autopar.lanes.modes import caller_modes
 
 
@@ -171,6 +171,29 @@ def test_what_a_task_leaves_switched_reaches_no_other(context):
         lane.submit(leak)
         assert lane.submit(probe).result() == plain
         kept.clear()
+
+
+@in_each
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("run", ["run", "run_serial"])
+def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_caller(
+    context, lanes, run
+):
+    kept = []
+
+    def leak():
+        kept.append(_CONTEXTS[context]())
+        kept[-1].__enter__()
+
+    graph = TaskGraph(cpu_lanes=lanes)
+    tasks = [graph.add(fn) for fn in (probe, leak, probe)]
+    plain = probe()
+    with torch.no_grad():
+        inside = probe()
+        assert getattr(graph, run)()[tasks] == [inside, None, inside]
+        assert probe() == inside
+        kept.clear()  # here, as torch goes back to what was as each was entered
+    assert probe() == plain
 
 
 def test_what_fails_when_switched_to_leaves_what_held():

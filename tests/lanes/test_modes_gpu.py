@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 def test_grad_mode_and_device_are_right_whoever_launches(gate, grad):
     def state(_):
         current = torch.cuda.current_stream()
-        return torch.is_grad_enabled(), torch.cuda.current_device(), current == lane.stream
+        return torch.is_grad_enabled(), torch.cuda.current_device(), current == lane._stream
 
     last = torch.cuda.device_count() - 1
     with cpu_lane() as worker, cuda_lane(last) as lane, torch.set_grad_enabled(grad):

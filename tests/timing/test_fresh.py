@@ -53,6 +53,10 @@ def process():
     return [os.getpid(), sys.executable, imported, autopar.__file__]
 
 
+def of_defaults(a=os.getpid(), *, b=ONE + 1, c=NONE, d=MOST, e=Path("a")):  # noqa: B008
+    return [a, b, c, d == MOST, e.name]
+
+
 def noisy():
     print("something else first")
     return 1
@@ -85,6 +89,12 @@ def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_give
     assert "AUTOPAR_TEST" not in os.environ
     assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
     assert in_fresh_process(random, str(tmp_path / "a")) == [True, "False", 2, None, True]
+
+
+def test_defaults_have_the_values_that_they_have_here(monkeypatch):
+    assert in_fresh_process(of_defaults) == [os.getpid(), 2, None, True, "a"]
+    monkeypatch.setattr(of_defaults, "__defaults__", (5,))
+    assert in_fresh_process(of_defaults) == [5, 2, None, True, "a"]
 
 
 def test_it_is_another_process_of_this_python_that_finds_this_autopar():
@@ -135,6 +145,13 @@ def test_what_has_no_source_of_its_own_is_refused(fn):
 
 
 def reported():
+    from torch.cuda._sanitizer import CUDASanitizerErrors
+
+    raise CUDASanitizerErrors([])
+
+
+def pretended():
+    print("torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors")
     raise RuntimeError("CUDASanitizerErrors: detected 1 errors")
 
 
@@ -145,5 +162,6 @@ def sanitized():
 def test_what_csan_reports_is_told_from_what_runs_and_from_what_fails():
     assert csan_reports(reported)
     assert not csan_reports(sanitized)
-    with pytest.raises(RuntimeError, match="no such luck"):
-        csan_reports(broken)
+    for other, words in ((broken, "no such luck"), (pretended, "RuntimeError: CUDASanitizer")):
+        with pytest.raises(RuntimeError, match=words):
+            csan_reports(other)

@@ -10,6 +10,11 @@ from autopar.refusal import NoValue
 class Task(NoValue):
     """A task of a graph; among the arguments of others it stands for its result.
 
+    Attributes:
+        device: Where it runs.
+        name: Its name.
+        number: Its place in the order of the program, by which a run has its span and its cost.
+
     >>> import autopar as ap
     >>> graph = ap.TaskGraph()
     >>> two = graph.add(max, 1, 2)
@@ -18,11 +23,11 @@ class Task(NoValue):
     5
     """
 
-    __slots__ = ("device", "graph", "name", "number")
+    __slots__ = ("_graph", "device", "name", "number")
     _HOW = "run the graph and ask for it, as run[task], or add what needs it: graph.add(fn, task)."
 
     def __init__(self, graph: object, number: int, name: str, device: torch.device) -> None:
-        self.graph = graph
+        self._graph = graph
         self.number = number
         self.name = name
         self.device = device

@@ -19,26 +19,30 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.device import cpu, synchronize
-from autopar.effects.memory import Closed
 from autopar.graph.audit import Audit
-from autopar.graph.node import Node, on_gpus
+from autopar.graph.node import Node, wait_for_gpus
 from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
-from autopar.lanes.modes import caller_modes
-from autopar.lanes.outcome import note
+from autopar.lanes.modes import caller_modes, thread_modes
+from autopar.lanes.outcome import Outcome, note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
-_LOOK_S = 0.1  # between two looks whether a wait can end
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 Moment = torch.cuda.Event | float  # of a GPU, or by `time.perf_counter`
 _UNTIMED = float("nan")  # a moment that nobody has asked for
 
+# An end of a run that no node has raised; to be added without a call, which Ctrl-C might cut off.
+BROKEN_OFF = ((RuntimeError("the run was broken off"), None),)
 
-class Execution(Closed):
+
+class Execution:
     """A plan that is carried out: results, times and the first error, as they come.
+
+    Ctrl-C may cut off any step of the main thread, so no wait rests on one: who waits for a node
+    looks from time to time whether it still comes.
 
     Args:
         plan: What is to be done.
@@ -62,78 +66,80 @@ class Execution(Closed):
         audit: Audit | None = None,
         alone: bool = False,
     ) -> None:
-        count, self._start_s = len(plan.nodes), time.perf_counter()
+        count, self.start_s = len(plan.nodes), time.perf_counter()
         self.plan, self.in_order = plan, in_order
-        self.steps, constants = plan.steps_in_order if in_order else plan.steps
+        self.steps, constants = plan._steps_in_order if in_order else plan._steps
         # By node, as what follows; behind them is what steps are given besides.
-        self._results: list[Any] = [None] * count + constants
-        self._starts: list[Moment | None] = [None] * count  # none where it did not begin
-        self._ends: list[Moment | None] = [None] * count
-        self._issued = bytearray(count)  # whether it is run, queued or given up
-        self._workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
+        self.results: list[Any] = [None] * count + constants
+        self.starts: list[Moment | None] = [None] * count  # none where it did not begin
+        self.ends: list[Moment | None] = [None] * count
+        self.issued = bytearray(count)  # whether it is run, queued or given up
+        self.workers: dict[str, Handle[None]] = {}  # what the threads do, as in `steps`
         # The first has ended the run early, raised by a node or by none; nothing is begun then.
-        self._errors: list[tuple[BaseException, Node | None]] = []
-        self._wall_s = float("nan")  # from the start to the end, once it is there
+        self.errors: list[tuple[BaseException, Node | None]] = []
+        self.left: list[bool] = []  # something, once nobody does anything for it any more
+        self.wall_s = float("nan")  # from the start to the end, once it is there
         self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
         self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
-        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
-        self._seen = set[int]()  # threads that have got the first error
+        self._awaited: dict[int, Outcome[None]] = {}  # only where somebody had to wait
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
-        self._streams, gpus = streams, set(self.plan.gpu_of_lane.values())
+        self._streams, gpus = streams, set(self.plan._gpu_of_lane.values())
         self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
         if self.in_order:
             synchronize(*gpus)
-        try:
-            for host in self.steps:
-                name = f"a run on {host}"
-                self._workers[host] = lanes[host].submit(self._work, host, name=name)
-        except BaseException:
-            self.break_off()
-            for share in list(self.steps.values())[len(self._workers) :]:
-                self._give_up(share)
-            raise
+        for host in self.steps:
+            self.workers[host] = lanes[host].submit(self._work, host, name=f"a run on {host}")
 
     def do_here(self) -> None:
         """Do the only share there is in the calling thread; others may wait for it meanwhile."""
-        (host,), me = self.steps, threading.get_ident()
-        handle = self._workers[host] = Handle(host, host, cpu(), "compute", waits_for=lambda: me)
-        try:
-            caller_modes().call(copy_context().run, self._work, host)
-        finally:
-            handle.issued.set_result(None)
+        (host,), me, left = self.steps, threading.get_ident(), self.left
+        handle = self.workers[host] = Handle(
+            *(host, host, cpu(), "compute"),
+            waits_for=lambda: None if left else me,
+            urge=lambda: issued.set_result(None) if left else None,
+        )
+        issued = handle._issued  # and nothing that holds results, so that these go with the run
+        caller_modes().call(copy_context().run, self._work, host)
+        handle._issued.set_result(None)
 
-    def end(self) -> None:
-        """Note that all threads are done."""
-        self._wall_s = time.perf_counter() - self._start_s
-        for worker in self._workers.values():
-            worker.issued.set_result(None)  # if Ctrl-C came between
+    def join(self) -> None:
+        """Wait until all nodes are done, or given up."""
+        for worker in self.workers.values():
+            worker.wait()
 
-    def break_off(self) -> None:
-        """Begin nothing more."""
-        self._errors.append((RuntimeError("the run was broken off"), None))
+    def worker_of(self, number: int) -> Handle[None] | None:
+        """What the thread does that has to come to a node, if it has begun."""
+        for host, share in self.steps.items():
+            if any(step.job == number for step in share):
+                return self.workers.get(host)
+        return None
 
-    def wait_until_issued(self, number: int, look: Callable[[], None] | None = None) -> None:
-        """Wait until a node is run, queued or given up; `look` from time to time."""
-        if self._issued[number]:
-            return
-        lock = threading.Lock()
-        lock.acquire()
-        lock = self._awaited.setdefault(number, lock)
-        if self._issued[number]:  # it may not have been seen
-            return
-        if look is None:
-            awaited[threading.get_ident()] = AwaitedNode(self, number)  # for those who look
-            with lock:
-                pass
-            del awaited[threading.get_ident()]
-        else:
-            while not lock.acquire(timeout=_LOOK_S):
-                look()
-            lock.release()
+    def is_over(self, number: int) -> bool:
+        """Whether a node is run or queued, or never will be, whatever Ctrl-C has cut off.
+
+        Nothing is begun after an error, so of the rest only what its thread is at may yet come.
+        """
+        if self.issued[number] or self.left:
+            return True
+        if not self.errors:
+            return False
+        worker = self.worker_of(number)
+        return worker is None or worker.done()
+
+    def wait_until_over(self, number: int, look: Callable[[], object] = lambda: None) -> None:
+        """Wait until a node is run or queued, or never will be; `look` from time to time."""
+        over = self._awaited.setdefault(number, Outcome())
+
+        def look_again() -> None:
+            if self.is_over(number):
+                over.set_result(None)
+            look()
+
+        over.wait(look_again)
 
     def _work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it.
@@ -154,7 +160,7 @@ class Execution(Closed):
                 self._do_each(self._with_calls(share), functools.partial(self._launch, begun))
                 for stream in begun:
                     stream.synchronize()
-            elif gpu := self.plan.gpu_of_lane.get(share[0].lane):
+            elif gpu := self.plan._gpu_of_lane.get(share[0].lane):
                 stream = torch.cuda.current_stream(gpu)
                 try:
                     self._do_all(share, self._clock(stream))
@@ -170,17 +176,18 @@ class Execution(Closed):
         worker to sleep, which costs more than all that is done here. So this is one loop, and does
         as little as it can between two tasks: a task begins when the one before it ends.
         """
-        nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
-        issued, awaited, errors = self._issued, self._awaited, self._errors
+        nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
+        issued, awaited, errors = self.issued, self._awaited, self.errors
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
-        looks = now is time.perf_counter and self.plan.may_use_gpus
+        looks = now is time.perf_counter and self.plan._may_use_gpus
+        held = thread_modes() if looks else None
         step, begun = share[0], now()
         try:
             for step in self._with_calls(share):
                 job, call, values, waits, done, _ = step
                 if waits:
                     for wait in waits:
-                        self.wait_until_issued(wait)
+                        self._wait_for(wait)
                         if isinstance(end := ends[wait], torch.cuda.Event):
                             end.synchronize()
                     begun = now()
@@ -189,9 +196,10 @@ class Execution(Closed):
                 value = call(*values(results))  # type: ignore[misc]  # each has one
                 if looks:
                     if nodes[job].may_queue:
-                        _wait_for_gpus()
+                        held.hold()  # type: ignore[union-attr]  # as it looks
+                        wait_for_gpus()
                     elif value is not None and not getattr(value, "is_cpu", False):
-                        _wait_for_gpus(value)
+                        wait_for_gpus(value)
                 results[job], starts[job] = value, begun
                 ends[job] = begun = now()
                 for number in done:
@@ -207,7 +215,7 @@ class Execution(Closed):
     def _with_calls(self, share: list[Step]) -> list[Step]:
         """Steps that call their tasks themselves, also where somebody looks on, or holds them."""
         closely = self._audit is not None or tools_listen() or autocast_is_on()
-        if not (closely or self.plan.is_held):
+        if not (closely or self.plan._is_held):
             return share
         return [
             step._replace(call=functools.partial(self._call, step.job), values=taken(()))
@@ -219,17 +227,27 @@ class Execution(Closed):
     def _call(self, number: int) -> Any:
         """Run a task, held to what it has said, and observed by an audit or named for tools."""
         node = self.plan.nodes[number]
-        call = functools.partial(self.plan.guard.call, node, self._results)
+        call = functools.partial(self.plan._guard.call, node, self.results)
         if self._audit is not None:
-            return self._audit.call(node, call, self._results)
+            return self._audit.call(node, call, self.results)
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
             return call()
+
+    def _held(self, number: int, call: Any, *values: Any) -> Any:
+        """Run a task that is not torch's, and leave thread-wide modes as they were before it."""
+        if not self.plan.nodes[number].may_queue:
+            return call(*values)
+        before = thread_modes()
+        try:
+            return call(*values)
+        finally:
+            before.hold()
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Keep what a node has raised, and say on it where that was, if it is the first."""
         node = self.plan.nodes[step.job]
-        self._errors.append(failed := (error, node))
-        if self._errors[0] is failed:
+        self.errors.append(failed := (error, node))
+        if self.errors[0] is failed:
             note(error, f"in task {node.name!r} on lane {step.lane!r} ({node.device})")
 
     def _give_up(self, share: Iterable[Step]) -> None:
@@ -245,15 +263,15 @@ class Execution(Closed):
             begun.add(stream)
             stream.wait_event(self._ready[stream.device])
         for wait in step.waits:
-            self.wait_until_issued(wait)
-            if isinstance(end := self._ends[wait], torch.cuda.Event):
+            self._wait_for(wait)
+            if isinstance(end := self.ends[wait], torch.cuda.Event):
                 stream.wait_event(end)
-        if self._errors:
+        if self.errors:
             return
-        now, is_awaited = self._clock(stream), self._asked or job in self.plan.awaited
-        self._starts[job] = now()
-        self._results[job] = step.call(*step.values(self._results))  # type: ignore[misc]
-        self._ends[job] = stream.record_event() if is_awaited and not self._timed else now()
+        now, is_awaited = self._clock(stream), self._asked or job in self.plan._awaited
+        self.starts[job] = now()
+        self.results[job] = self._held(job, step.call, *step.values(self.results))
+        self.ends[job] = stream.record_event() if is_awaited and not self._timed else now()
 
     def _clock(self, stream: torch.cuda.Stream) -> Callable[[], Moment]:
         """What tells when a stream comes to the present point, if that is to be known."""
@@ -261,8 +279,6 @@ class Execution(Closed):
 
     def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
-        if self._errors:
-            return
         number, node = step.job, self.plan.nodes[step.job]
         start: Moment = time.perf_counter()
         with torch.cuda.device(node.gpus[0]):
@@ -270,28 +286,36 @@ class Execution(Closed):
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self._results[number] = self._call(number)
+            self.results[number] = self._held(number, self._call, number)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it
             end = time.perf_counter()
-        self._starts[number], self._ends[number] = start, end
+        self.starts[number], self.ends[number] = start, end
 
     def _do_each(self, share: Iterable[Step], do: Callable[[Step], None]) -> None:
         for step in share:
             try:
-                do(step)
+                if not self.errors:
+                    do(step)
                 for number in step.done:
-                    self._results[number] = None
+                    self.results[number] = None
             except BaseException as error:
                 self._fail(step, error)
             self._issue(step.job)
 
+    def _wait_for(self, number: int) -> None:
+        """Wait in a thread of the run until a node is over, for all to see who look for circles."""
+        if not self.issued[number]:
+            awaited[threading.get_ident()] = AwaitedNode(self, number)
+            self.wait_until_over(number)
+            del awaited[threading.get_ident()]
+
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
-        self._issued[number] = True  # before the look at who waits, as they look after they wait
-        if lock := self._awaited.pop(number, None):
-            lock.release()
+        self.issued[number] = True  # before the look at who waits, as they look after they wait
+        if over := self._awaited.pop(number, None):
+            over.set_result(None)
 
 
 class AwaitedNode(NamedTuple):
@@ -300,31 +324,17 @@ class AwaitedNode(NamedTuple):
     execution: Execution
     number: int
 
-    def is_issued(self) -> bool:
+    def _is_issued(self) -> bool:
         """Whether nobody has to wait for it any more."""
-        return bool(self.execution._issued[self.number])
+        return self.execution.is_over(self.number)
 
-    def waits_for(self) -> int | Awaited | None:
+    def _waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what that waits for."""
-        for host, share in self.execution.steps.items():
-            if any(step.job == self.number for step in share) and host in self.execution._workers:
-                return self.execution._workers[host].waits_for()
-        return None  # it has not begun
+        worker = self.execution.worker_of(self.number)
+        return None if worker is None else worker._waits_for()
 
     def __str__(self) -> str:
         return f"task {self.execution.plan.nodes[self.number].name!r} of a graph"
-
-
-def _wait_for_gpus(value: Any = None) -> None:
-    """Wait for the GPUs on which a CPU task has made what it returns, or for all if that is none.
-
-    Of a function that is not torch's nobody knows what it has queued, and where.
-    """
-    gpus: Iterable[torch.device | int] = {tensor.device for tensor in on_gpus(value)}
-    if value is None and torch.cuda.is_initialized():
-        gpus = range(torch.cuda.device_count())
-    for gpu in gpus:
-        torch.cuda.current_stream(gpu).synchronize()
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

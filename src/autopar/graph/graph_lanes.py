@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from autopar.device import new_stream
+from autopar.graph.execution import BROKEN_OFF, Execution
 from autopar.graph.node import Node
-from autopar.graph.run import Run
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
@@ -72,22 +72,22 @@ class GraphLanes:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        kept, self._kept = self._kept, None
-        self._lanes.clear()
-        if kept is not None:
-            kept.close()
+        try:
+            if self._kept is not None:
+                self._kept.close()
+        finally:
+            self._kept, self._lanes = None, {}
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
         """Keep lanes for a while, if they are not kept already."""
         return self if self._kept is None else contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def carrying_out(self, run: Run, *, here: bool) -> Iterator[None]:
-        """Start a run, and wait for all of it at the end of the block; `run.wait` tells errors.
+    def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
+        """Start a run, and wait for all of it at the next step; `Run.wait` tells errors.
 
         Where the calling thread can do it all, `here` lets it do that at once.
         """
-        here = here and run.plan.is_for_one_thread
+        here = here and run.plan._is_for_one_thread
         if not here and self._kept is not None and self._process != os.getpid():
             msg = (
                 "the graph's lanes are open in another process, which this one was forked from; "
@@ -100,18 +100,21 @@ class GraphLanes:
                 if here:
                     run.do_here()
                 else:
-                    streams = {} if run.in_order else self._streams_of(run.plan.gpu_of_lane)
+                    streams = {} if run.in_order else self._streams_of(run.plan._gpu_of_lane)
                     lanes = self._lanes_for(run, streams, opened)
                     run.start(lanes, streams)
                 yield
                 run.join()
             except BaseException:
-                run.break_off()
+                run.errors += BROKEN_OFF
                 raise
             finally:
-                for lane in lanes.values():
-                    lane.wait()
-                run.end()
+                try:
+                    for lane in lanes.values():
+                        lane.wait()
+                    run.wall_s = time.perf_counter() - run.start_s
+                finally:
+                    run.left += (True,)
 
     def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
         for lane, gpu in gpu_of_lane.items():
@@ -121,7 +124,7 @@ class GraphLanes:
         return {lane: self._streams[lane] for lane in gpu_of_lane}
 
     def _lanes_for(
-        self, run: Run, streams: Mapping[str, Any], opened: contextlib.ExitStack
+        self, run: Execution, streams: Mapping[str, Any], opened: contextlib.ExitStack
     ) -> dict[str, Lane]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
         threads = max(1, torch.get_num_threads() // run.plan.cpu_lanes)
@@ -131,7 +134,8 @@ class GraphLanes:
             form = name, 1 if launches else threads
             if form not in there:
                 lane = cpu_lane(form[1], name=name, kind="host" if launches else "compute")
-                there[form] = (self._kept or opened).enter_context(lane)
+                (self._kept or opened).push(lane)  # before it is open, and so it is left for sure
+                there[form] = lane.__enter__()
             given[name] = there[form]
         return given
 

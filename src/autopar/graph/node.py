@@ -171,3 +171,15 @@ def on_gpus(value: Any) -> list[torch.Tensor]:
     if not torch.cuda.is_initialized():
         return []
     return [*cuda_tensors(value if isinstance(value, torch.Tensor) else [*memory_in(value)])]
+
+
+def wait_for_gpus(value: Any = None) -> None:
+    """Wait for the GPUs on which a CPU task has made what it returns, or for all if that is none.
+
+    Of a function that is not torch's nobody knows what it has queued, and where.
+    """
+    gpus: Iterable[torch.device | int] = {tensor.device for tensor in on_gpus(value)}
+    if value is None and torch.cuda.is_initialized():
+        gpus = range(torch.cuda.device_count())
+    for gpu in gpus:
+        torch.cuda.current_stream(gpu).synchronize()

@@ -58,14 +58,11 @@ class Steps(NamedTuple):
 class Plan(Closed):
     """What a run will do: tasks and copies on their lanes, with their waits; data.
 
-    Args:
+    Attributes:
         nodes: Tasks and copies, in the order of the program.
         schedule: Their order, lanes and waits.
         resources: What they take their turns on.
-        guard: What tasks have said that they write, to compare with what they do.
         known: Whether all costs were given or measured, and none guessed.
-        inner: Nodes whose results nobody can ask a run for: a run keeps them while they are needed.
-        graph: Whose plan it is.
 
     >>> import autopar as ap
     >>> graph = ap.TaskGraph(cpu_lanes=2)
@@ -77,10 +74,10 @@ class Plan(Closed):
     nodes: tuple[Node, ...]
     schedule: Schedule
     resources: dict[str, Resource]
-    guard: Guard
+    _guard: Guard  # what tasks have said that they write, to compare with what they do
     known: bool = True
-    inner: frozenset[int] = frozenset()
-    graph: object = None
+    _inner: frozenset[int] = frozenset()  # nodes whose results nobody can ask a run for
+    _graph: object = None  # whose plan it is
 
     @property
     def makespan_s(self) -> float:
@@ -114,7 +111,7 @@ class Plan(Closed):
         )
 
     @functools.cached_property
-    def is_for_one_thread(self) -> bool:
+    def _is_for_one_thread(self) -> bool:
         """Whether the thread that asks for a run can do it all, on its own current streams.
 
         There is one lane then. A function that is not torch's may queue something on a GPU, and
@@ -123,7 +120,7 @@ class Plan(Closed):
         copies = any(node.source is not None for node in self.nodes)
         if copies or len(self.schedule.lanes) != 1 or self.cpu_lanes != 1:
             return False
-        in_use = bool(self.gpu_of_lane) or torch.cuda.is_initialized()
+        in_use = bool(self._gpu_of_lane) or torch.cuda.is_initialized()
         return not (in_use and any(node.may_queue for node in self.nodes))
 
     @property
@@ -132,31 +129,31 @@ class Plan(Closed):
         return self.resources.get("cpu", Resource()).lanes
 
     @functools.cached_property
-    def is_held(self) -> bool:
+    def _is_held(self) -> bool:
         """Whether any task has to be compared with what it has said."""
-        return any(self.guard.watched)
+        return any(self._guard.watched)
 
     @functools.cached_property
-    def may_use_gpus(self) -> bool:
+    def _may_use_gpus(self) -> bool:
         """Whether tasks of the CPU may queue something on a GPU, or return what lies there."""
         return not all(node.traced for node in self.nodes)
 
     @functools.cached_property
-    def awaited(self) -> frozenset[int]:
+    def _awaited(self) -> frozenset[int]:
         """Nodes whose ends others wait for, on other lanes."""
         return frozenset(wait for entry in self.schedule.entries for wait in entry.waits)
 
     @functools.cached_property
-    def steps(self) -> Steps:
+    def _steps(self) -> Steps:
         """What each thread does, in order: a CPU lane's worker, or a launcher."""
         shares: dict[str, list[Entry]] = {}
         for entry in self.schedule.entries:
             host = self.nodes[entry.job].host or entry.lane
             shares.setdefault(host, []).append(entry)
-        return self._steps(shares)
+        return self._made(shares)
 
     @functools.cached_property
-    def steps_in_order(self) -> Steps:
+    def _steps_in_order(self) -> Steps:
         """What one thread does that does all, in the order of the program.
 
         What is to wait for later tasks comes after them.
@@ -165,9 +162,9 @@ class Plan(Closed):
         entry_of = {entry.job: entry for entry in self.schedule.entries}
         in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
         share = [entry_of[entry.job]._replace(lane="") for entry in in_turn]  # as if on one lane
-        return self._steps({"one by one": share})
+        return self._made({"one by one": share})
 
-    def _steps(self, shares: Mapping[str, Sequence[Entry]]) -> Steps:
+    def _made(self, shares: Mapping[str, Sequence[Entry]]) -> Steps:
         nodes, done = self.nodes, self._done([*itertools.chain(*shares.values())])
         lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
         constants: list[Any] = []
@@ -182,7 +179,7 @@ class Plan(Closed):
                     else:
                         slots.append(len(nodes) + len(constants))
                         constants.append(leaf)
-                held = self.guard.watched[job]
+                held = self._guard.watched[job]
                 of[host].append(
                     Step(job, None if held else call, taken(slots), waits, done[job], lane_of[job])
                 )
@@ -198,7 +195,7 @@ class Plan(Closed):
         last: dict[int, int] = {}  # who reads it last, or makes it
         for job, lane, *_ in entries:
             reads = [leaf.node for leaf in self.nodes[job].leaves if isinstance(leaf, Result)]
-            for number in self.inner.intersection([job, *reads]):
+            for number in self._inner.intersection([job, *reads]):
                 lanes[number].add(lane)
                 last[number] = job
         done = defaultdict[int, list[int]](list)
@@ -208,7 +205,7 @@ class Plan(Closed):
         return done
 
     @functools.cached_property
-    def gpu_of_lane(self) -> dict[str, torch.device]:
+    def _gpu_of_lane(self) -> dict[str, torch.device]:
         """The GPUs on whose streams lanes are; none for those of the CPU."""
         used = [(entry.lane, self.nodes[entry.job].gpus) for entry in self.schedule.entries]
         return {lane: gpus[0] for lane, gpus in used if gpus}
@@ -232,7 +229,7 @@ class Plan(Closed):
 
     def __str__(self) -> str:
         text = str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
-        names = [repr(self.nodes[number].name) for number in sorted(self.guard.hazards.unknown)]
+        names = [repr(self.nodes[number].name) for number in sorted(self._guard.hazards.unknown)]
         if not names or len(self.nodes) == 1:
             return text
         shown = ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)

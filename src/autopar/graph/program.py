@@ -281,7 +281,7 @@ class Program:
         return Result(value.number) if isinstance(value, Task) else value
 
     def _require_own(self, value: Any, name: str) -> None:
-        if type(value) is Task and value.graph is not self._graph:
+        if type(value) is Task and value._graph is not self._graph:
             msg = (
                 f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
                 f"graph. Add it here, or pass its result."

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import torch
 
-from autopar.effects.memory import held_by, is_size
+from autopar.effects.memory import Closed, held_by, is_size
 from autopar.effects.task import Task
 from autopar.graph.execution import AwaitedNode, Execution, Moment
 from autopar.graph.node import Node, on_gpus
-from autopar.graph.plan import tasks_and_copies
+from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
@@ -22,7 +22,7 @@ from autopar.timing.measurement import format_seconds
 from autopar.torch_private import pytree
 
 
-class Run(Execution):
+class Run(Closed):
     """One run of a graph: its results by task, its timeline, its limit.
 
     Attributes:
@@ -36,8 +36,10 @@ class Run(Execution):
     (2, True)
     """
 
-    def __dir__(self) -> list[str]:
-        return ["plan", *vars(Run)]  # and not how it is carried out
+    def __init__(self, plan: Plan, **how: Any) -> None:
+        self.plan = plan
+        self._execution = Execution(plan, **how)
+        self._seen = set[int]()  # threads that have got the first error
 
     def __getitem__(self, task: Any) -> Any:
         """The result of a task, or of tasks in nested containers; waits for it.
@@ -63,29 +65,30 @@ class Run(Execution):
 
     def _result(self, task: Task) -> Any:
         number = task.number
-        if task.graph is not self.plan.graph or number >= len(self.plan.nodes):
+        if task._graph is not self.plan._graph or number >= len(self.plan.nodes):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        workers = [worker for worker in self._workers.values() if not worker.done()]
-        if threading.get_ident() in [worker.waits_for() for worker in workers]:
+        execution = self._execution
+        workers = [worker for worker in execution.workers.values() if not worker.done()]
+        if threading.get_ident() in [worker._waits_for() for worker in workers]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."
             )
             raise RuntimeError(msg)
-        if not self._issued[number]:
-            node = AwaitedNode(self, number)
-            wait_for(node, lambda look: self.wait_until_issued(number, look))
-        end = self._ends[number]
+        if not execution.issued[number]:
+            node = AwaitedNode(execution, number)
+            wait_for(node, lambda look: execution.wait_until_over(number, look))
+        end = execution.ends[number]
         if end is None:
             self._raise_for(number)
         if isinstance(end, torch.cuda.Event):
             wait_for_event(end)
-        return self._results[number]
+        return execution.results[number]
 
     def _raise_for(self, number: int) -> None:
         """Say why a node has no result."""
-        error, failed = self._errors[0]
+        error, failed = self._execution.errors[0]
         why = "the run was broken off"
         if failed is not None:
             if failed.number == number:
@@ -95,29 +98,25 @@ class Run(Execution):
         msg = f"task {name!r} has no result: it was not run, because {why}."
         raise RuntimeError(msg) from error
 
-    def join(self) -> None:
-        """Wait until all tasks are done, or given up."""
-        for worker in self._workers.values():
-            worker.wait()
-
     def wait(self) -> None:
         """Wait for all tasks; Ctrl-C ends the wait.
 
         Raises:
             Exception: What the first task to fail raised, with a note that names it.
         """
-        self.join()
-        if self._errors and self._errors[0][1] and threading.get_ident() not in self._seen:
+        self._execution.join()
+        errors = self._execution.errors
+        if errors and errors[0][1] and threading.get_ident() not in self._seen:
             self._raise_error()
 
     def _raise_error(self) -> None:
         self._seen.add(threading.get_ident())
-        raise self._errors[0][0]
+        raise self._execution.errors[0][0]
 
     @property
     def wall_s(self) -> float:
         """Seconds from the start until all tasks were done; no number before that."""
-        return self._wall_s
+        return self._execution.wall_s
 
     @property
     def spans(self) -> dict[int, Span]:
@@ -126,9 +125,10 @@ class Run(Execution):
         Raises:
             RuntimeError: It has tasks on a GPU, and was run without `timed=True`.
         """
-        self.join()
+        execution = self._execution
+        execution.join()
         lane_of, spans = {entry.job: entry.lane for entry in self.plan.schedule.entries}, {}
-        for node, start, end in zip(self.plan.nodes, self._starts, self._ends, strict=True):
+        for node, start, end in zip(self.plan.nodes, execution.starts, execution.ends, strict=True):
             if start is None or end is None:
                 continue
             if start != start:  # it is no number: nobody has asked for it
@@ -169,8 +169,8 @@ class Run(Execution):
 
     def __repr__(self) -> str:
         state = "under way"
-        if self._errors:
-            _, failed = self._errors[0]
+        if self._execution.errors:
+            _, failed = self._execution.errors[0]
             state = "broken off" if failed is None else f"failed in task {failed.name!r}"
         elif self.wall_s == self.wall_s:  # it is a number
             state = f"done in {format_seconds(self.wall_s)}"
@@ -182,18 +182,23 @@ class Starting(NoValue):
 
     _HOW = "nothing runs before a block: write `with graph.start() as run:`, and ask that."
 
-    def __init__(self, started: contextlib.AbstractContextManager[Run]) -> None:
-        self._started = started
+    def __init__(self, steps: Generator[Run]) -> None:
+        self._steps = steps  # to start it, and to wait for it
 
     def __enter__(self) -> Run:
-        self._run = self._started.__enter__()
-        return self._run
+        try:
+            self._run = next(self._steps)
+            return self._run
+        except BaseException:
+            self._steps.close()  # if Ctrl-C came behind it
+            raise
 
-    def __exit__(self, *error: Any) -> bool | None:
-        is_handled = self._started.__exit__(*error)
-        if error[0] is None:
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._steps.close()
+        else:
+            next(self._steps, None)
             self._run.wait()  # not within a generator, which lets no StopIteration through
-        return is_handled
 
 
 def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:

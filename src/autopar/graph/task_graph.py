@@ -8,10 +8,9 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Self
 
 import torch
@@ -24,7 +23,7 @@ from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run, Starting
-from autopar.refusal import Turns, check_keywords, whole_number
+from autopar.refusal import check_keywords, whole_number
 
 
 class TaskGraph(Closed):
@@ -58,7 +57,7 @@ class TaskGraph(Closed):
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
-        self._turns = Turns()
+        self._turn: dict[None, object] = {}  # who runs it, if anybody does
 
     def add(
         self,
@@ -141,7 +140,7 @@ class TaskGraph(Closed):
         """
         graph = cls()
         result = graph.add_traced(fn, *args, **kwargs)
-        _ = graph.plan().steps  # in time for the first run, of which it would be the most
+        _ = graph.plan()._steps  # in time for the first run, of which it would be the most
         return graph, result
 
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -177,8 +176,7 @@ class TaskGraph(Closed):
                 default dtype is another.
         """
         self._program.require_as_traced()
-        hazards = self._program.hazards
-        if self._planned is None or hazards.is_stale(tracks=self._is_tracked()):
+        if self._planned is None or self._program.hazards.is_stale(tracks=self._is_tracked()):
             self._planned = self._plan()
         return self._planned
 
@@ -196,8 +194,9 @@ class TaskGraph(Closed):
                 begun after that, and all that are under way are waited for.
             ValueError: As `plan` does.
         """
-        with self._alone():
-            return self._ran(self.plan(), timed=timed)
+        for _ in self._alone():
+            run = self._ran(self.plan(), timed=timed)
+        return run
 
     def start(self, *, timed: bool = False) -> Starting:
         """Start all tasks, and wait for them at the end of the block; `run[task]` waits for one.
@@ -228,8 +227,9 @@ class TaskGraph(Closed):
         Raises:
             Exception: As `run` does.
         """
-        with self._alone():
-            return self._ran(self.plan(), in_order=True)
+        for _ in self._alone():
+            run = self._ran(self.plan(), in_order=True)
+        return run
 
     def check(self) -> list[str]:
         """Run the tasks one after another, and hold them to what their `writes` says.
@@ -242,9 +242,9 @@ class TaskGraph(Closed):
             Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was
                 given, or that its function holds, and that is not in its `writes`.
         """
-        with self._alone():
+        for _ in self._alone():
             plan = self.plan()
-            audit = Audit(plan.nodes, plan.guard.hazards)
+            audit = Audit(plan.nodes, plan._guard.hazards)
             self._ran(plan, in_order=True, audit=audit)
         return audit.sentences()
 
@@ -265,14 +265,8 @@ class TaskGraph(Closed):
         """
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
-        with self._alone(), self._lanes.kept():
-            counts = self._lanes.that_differ(self._program.nodes)
-            self._measured_s = {
-                one: self._costs_s(self._plan(one), repeats, alone) for one in counts
-            }
-            plan_with = functools.cache(self._plan)  # by these costs
-            wall_with = lambda one: self._ran(plan_with(one)).wall_s  # noqa: E731
-            self._lanes.best = fastest(counts, repeats, wall_with)
+        for _ in self._alone():
+            self._measure(repeats, alone)
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -303,38 +297,46 @@ class TaskGraph(Closed):
     def __exit__(self, *error: Any) -> None:
         self._lanes.__exit__(*error)
 
+    def _measure(self, repeats: int, alone: bool) -> None:
+        with self._lanes.kept():
+            counts = self._lanes.that_differ(self._program.nodes)
+            self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
+            plan_with = functools.cache(self._plan)  # by these costs
+            self._lanes.best = fastest(counts, repeats, lambda n: self._ran(plan_with(n)).wall_s)
+
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
         """What each task takes, after runs to warm up."""
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
         self._ran(plan, in_order=True, alone=True)
         how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
-        if not alone:
-            self._ran(plan, **how)
-        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
+        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats + (not alone))][-repeats:]
         return {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
 
-    @contextlib.contextmanager
-    def _started(self, timed: bool) -> Iterator[Run]:
-        with self._alone():
+    # Generators, in loops, which close them at once: Ctrl-C may cut off what contextlib calls.
+    def _started(self, timed: bool) -> Generator[Run]:
+        for _ in self._alone():
             run = self._run = Run(self.plan(), tracks=self._tracks, asked=True, timed=timed)
-            with self._lanes.carrying_out(run, here=False):
+            for _ in self._lanes.carrying_out(run._execution, here=False):
                 yield run
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
         run = self._run = Run(plan, tracks=self._tracks, **how)
-        with self._lanes.carrying_out(run, here=True):
+        for _ in self._lanes.carrying_out(run._execution, here=True):
             pass
         run.wait()
         return run
 
-    @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        refusal = "the graph is running; expected one run at a time. Wait: graph.waitall()."
-        with self._turns.take(refusal):
-            try:
-                yield
-            finally:
+        turn = object()
+        try:
+            if self._turn.setdefault(None, turn) is not turn:
+                msg = "the graph is running; expected one run at a time. Wait: graph.waitall()."
+                raise RuntimeError(msg)
+            yield
+        finally:
+            if None in self._turn and self._turn[None] is turn:
                 self._run = None
+                del self._turn[None]  # without a call, which Ctrl-C might cut off
 
     def _is_tracked(self) -> bool:
         return self._tracks and torch.is_grad_enabled()
@@ -343,5 +345,5 @@ class TaskGraph(Closed):
         """The plan with some numbers of lanes, or with those that were the fastest."""
         if lanes is None:  # few for traced code
             lanes = self._lanes.best or (self._lanes.many if self._tracks else self._lanes.few)
-        measured_s = self._measured_s.get(lanes, {})
-        return planned(self, self._program, lanes, measured_s, tracks=self._is_tracked())
+        known_s = self._measured_s.get(lanes, {})
+        return planned(self, self._program, lanes, known_s, tracks=self._is_tracked())

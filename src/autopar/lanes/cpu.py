@@ -61,11 +61,11 @@ class CpuLane(Lane):
 
     def __init__(self, threads: int, name: str, kind: str) -> None:
         super().__init__(name, cpu(), kind)
-        self.threads = threads
+        self._threads = threads
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         # Wakes the worker: there are tasks, or there will be no more.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._settled: Outcome[None] = Outcome()  # the number of the worker's threads
+        self._ready: Outcome[None] = Outcome()  # the worker, which is dropped if it is too late
         # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
         self._worker = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -75,10 +75,12 @@ class CpuLane(Lane):
             _watch_process()
             self._worker.start()
             _open_lanes.add(self)
-            self._settled.wait()
-            self._settled.raise_error()
-        except BaseException:
+            self._ready.wait()
+            self._ready.raise_error()
+        except BaseException as error:
             self._close()
+            if isinstance(error.__context__, KeyboardInterrupt):  # `Thread.start` has replaced it
+                raise error.__context__ from None
             raise
         return self
 
@@ -94,15 +96,17 @@ class CpuLane(Lane):
 
     def _work(self) -> None:
         """Do tasks in the order in which they come, until there are no more."""
+        if not self._ready.begin():
+            return
         try:
-            settle_threads(self.threads)
-            self._settled.set_result(None)
+            settle_threads(self._threads)
+            self._ready.set_result(None)
             while self._calls.get():
                 self._do_pending()
         except BaseException as error:
-            if self._settled.done():
+            if self._ready.done():
                 raise
-            self._settled.set_exception(error)
+            self._ready.set_exception(error)
         finally:
             self._drop()
             self._pending.clear()
@@ -111,13 +115,13 @@ class CpuLane(Lane):
     def _issue(self, submission: Submission[T]) -> T:
         handle = submission.handle
         for before in submission.after:
-            before.wait_until_done()
-        handle.start = time.perf_counter()
+            before._wait_until_done()
+        handle._start = time.perf_counter()
         self._use_own_streams(submission.ready)
         value = submission.call()
         for device in used_gpus():  # what the task has queued there is part of it
             torch.cuda.current_stream(device).synchronize()
-        handle.end = time.perf_counter()
+        handle._end = time.perf_counter()
         return value
 
     def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
@@ -127,8 +131,9 @@ class CpuLane(Lane):
         """
         for device in used_gpus():
             if device not in self._streams:
+                self._streams[device] = new_stream(device)
+            if torch.cuda.current_stream(device) != self._streams[device]:  # a task may set another
                 with torch.cuda.device(device):  # setting a stream makes its device the current one
-                    self._streams[device] = new_stream(device)
                     torch.cuda.set_stream(self._streams[device])
             if device in ready:
                 self._streams[device].wait_event(ready[device])
@@ -137,8 +142,9 @@ class CpuLane(Lane):
         try:
             super()._close()
         finally:
-            self._calls.put(False)  # the worker ends after what it is doing
-        if self._worker.ident is not None and not sys.is_finalizing():
+            self._ready.drop()  # a worker that has not begun never does
+            self._calls.put(False)  # one that has ends after what it is doing
+        if not (self._ready.dropped() or sys.is_finalizing()):
             self._worker.join()
 
 
@@ -168,4 +174,4 @@ def _abandon(lanes: list[CpuLane], where: str) -> None:
     for lane in lanes:
         lane._state, lane._admitting = LEFT, threading.RLock()  # which that thread may have held
         for handle in lane._unissued():
-            handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))
+            handle._issued.set_exception(RuntimeError(f"{handle} is {where}"))

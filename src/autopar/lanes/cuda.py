@@ -68,7 +68,7 @@ class CudaLane(Lane):
 
     def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
         super().__init__(name, device, kind)
-        self.stream = new_stream(device, priority=priority)
+        self._stream = new_stream(device, priority=priority)
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class CudaLane(Lane):
                 self._launcher.clear()
                 blocker = self._blocker()
                 if blocker is not None:
-                    blocker.issued.call_when_done(self._go_on)
+                    blocker._issued.call_when_done(self._go_on)
                     return
         finally:  # without calls, as a signal comes out of those
             if "ident" in self._launcher and self._launcher["ident"] == me:
@@ -104,26 +104,26 @@ class CudaLane(Lane):
         """What the head of the queue waits for, unless it was dropped."""
         with contextlib.suppress(IndexError):  # launched meanwhile
             head = self._pending[0]
-            if not head.handle.issued.done():
-                return next((before for before in head.after if not before.issued.done()), None)
+            if not head.handle._issued.done():
+                return next((before for before in head.after if not before._issued.done()), None)
         return None
 
     def _issue(self, submission: Submission[T]) -> T:
         handle = submission.handle
-        handle.clock = device_clock(self.device)
-        with torch.cuda.stream(self.stream):
+        handle._clock = device_clock(self.device)
+        with torch.cuda.stream(self._stream):
             for event in submission.ready.values():
-                self.stream.wait_event(event)
+                self._stream.wait_event(event)
             for before in submission.after:
-                if isinstance(before.end, torch.cuda.Event):
-                    self.stream.wait_event(before.end)
-            handle.start = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+                if isinstance(before._end, torch.cuda.Event):
+                    self._stream.wait_event(before._end)
+            handle._start = self._stream.record_event(torch.cuda.Event(enable_timing=True))
             try:
                 return submission.call()
             finally:
-                handle.end = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+                handle._end = self._stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def _drain(self) -> None:
         super()._drain()
         self._go_on()  # lets go of what was dropped
-        wait_for_event(self.stream.record_event())  # after all kernels, those of failed tasks too
+        wait_for_event(self._stream.record_event())  # after all kernels, those of failed tasks too

@@ -30,10 +30,10 @@ awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's 
 class Awaited(Protocol):
     """What a thread can wait for: a handle, or a task of a graph."""
 
-    def is_issued(self) -> bool:
+    def _is_issued(self) -> bool:
         """Whether nobody has to wait for it any more."""
 
-    def waits_for(self) -> int | Awaited | None:
+    def _waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what must be issued before, if anything."""
 
 
@@ -73,29 +73,29 @@ class Handle(NoValue, Generic[T]):
         self.lane = lane
         self.device = device
         self.kind = kind
-        self.waits_for: Callable[[], int | Awaited | None] = waits_for
+        self._waits_for: Callable[[], int | Awaited | None] = waits_for
         self._urge = urge
-        self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
-        self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
+        self._blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
+        self._unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
         # Settled once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
-        self.issued: Outcome[T] = Outcome()
-        self.start: float | torch.cuda.Event | None = None
-        self.end: float | torch.cuda.Event | None = None
-        self.clock: DeviceClock | None = None
+        self._issued: Outcome[T] = Outcome()
+        self._start: float | torch.cuda.Event | None = None
+        self._end: float | torch.cuda.Event | None = None
+        self._clock: DeviceClock | None = None
 
     def done(self) -> bool:
         """Whether a result or an error can be had without waiting."""
-        return self.issued.done() and (
-            self.failed() or not isinstance(self.end, torch.cuda.Event) or self.end.query()
+        return self._issued.done() and (
+            self.failed() or not isinstance(self._end, torch.cuda.Event) or self._end.query()
         )
 
-    def is_issued(self) -> bool:
+    def _is_issued(self) -> bool:
         """Whether its function has returned or failed, or it was dropped."""
-        return self.issued.done()
+        return self._issued.done()
 
     def failed(self) -> bool:
         """Whether it has ended without a value: by an error, or dropped."""
-        return self.issued.dropped() or self.issued.error() is not None
+        return self._issued.dropped() or self._issued.error() is not None
 
     def wait(self) -> None:
         """Wait until the work is done; Ctrl-C ends the wait.
@@ -107,32 +107,32 @@ class Handle(NoValue, Generic[T]):
                 never end, as the task waits for the calling one.
         """
         try:
-            self.wait_until_issued()
-            if self.issued.dropped():
+            self._wait_until_issued()
+            if self._issued.dropped():
                 msg = f"{self} was dropped before it began, as its lane was left by an exception"
                 raise CancelledError(msg)
-            if self.issued.error() is not None:
-                self.mark_seen()
-                self.issued.raise_error()
-            self.wait_until_done()
+            if self._issued.error() is not None:
+                self._mark_seen()
+                self._issued.raise_error()
+            self._wait_until_done()
         finally:
             # The error's traceback has this frame, and the handle has the error. Without a circle,
             # what the task was given goes with them.
             del self
 
-    def wait_until_done(self) -> None:
+    def _wait_until_done(self) -> None:
         """Wait for the end of what it has queued on a stream; it must be issued."""
-        if isinstance(self.end, torch.cuda.Event):
-            wait_for_event(self.end)
+        if isinstance(self._end, torch.cuda.Event):
+            wait_for_event(self._end)
 
-    def wait_until_issued(self) -> None:
+    def _wait_until_issued(self) -> None:
         """Wait until its function has returned or failed, or it was dropped.
 
         Raises:
             RuntimeError: The wait could never end.
         """
-        if not self.issued.done():
-            wait_for(self, self.issued.wait, self._urge)
+        if not self._issued.done():
+            wait_for(self, self._issued.wait, self._urge)
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -144,8 +144,8 @@ class Handle(NoValue, Generic[T]):
         """
         try:
             self.wait()
-            self.note_span()
-            value = self.issued.value()
+            self._note_span()
+            value = self._issued.value()
             use_on_current_streams(value)
             return value
         finally:
@@ -160,7 +160,7 @@ class Handle(NoValue, Generic[T]):
         """
         try:
             self.wait()
-            start_s, end_s = self._time_s(self.start), self._time_s(self.end)
+            start_s, end_s = self._time_s(self._start), self._time_s(self._end)
             return Span(self.name, self.lane, start_s, end_s, self.kind)
         finally:
             del self
@@ -170,14 +170,16 @@ class Handle(NoValue, Generic[T]):
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
         try:
             self.wait()
-            if self.clock is None:
+            if self._clock is None:
                 return 0.0
-            moments = (self.start, self.end)
-            return max([self.clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)])
+            moments = (self._start, self._end)
+            return max(
+                [self._clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)]
+            )
         finally:
             del self
 
-    def note_span(self) -> None:
+    def _note_span(self) -> None:
         """Tell who runs on lanes when it ran, if it did on a CPU lane; it must be done."""
         if _noted and self.device.type == "cpu":
             for spans in tuple(_noted.values()):
@@ -189,18 +191,18 @@ class Handle(NoValue, Generic[T]):
     def __repr__(self) -> str:
         return f"<Handle: {self}>"
 
-    def mark_seen(self) -> None:
+    def _mark_seen(self) -> None:
         """Note that the caller has the error, and with it, as its cause, the one behind it."""
         handle: Handle[Any] | None = self
         while handle is not None:
-            handle.unseen_in.pop(handle, None)
-            handle = handle.blocked_by
+            handle._unseen_in.pop(handle, None)
+            handle = handle._blocked_by
 
     def _time_s(self, moment: float | torch.cuda.Event | None) -> float:
         assert moment is not None  # set before the task is issued
         if isinstance(moment, torch.cuda.Event):
-            assert self.clock is not None
-            return self.clock.time_s(moment)
+            assert self._clock is not None
+            return self._clock.time_s(moment)
         return moment
 
 
@@ -234,8 +236,8 @@ def wait_for(
 def _refuse_circle(what: Awaited, me: int) -> None:
     """Refuse to wait for what can only go on once this thread does."""
     passed = [what]
-    while not passed[-1].is_issued():
-        following = passed[-1].waits_for()
+    while not passed[-1]._is_issued():
+        following = passed[-1]._waits_for()
         if type(following) is int and following == me:
             if len(passed) == 1:
                 msg = f"{what} is awaited by a task of its own lane, which it is queued behind"
@@ -267,7 +269,7 @@ def run_on_lanes(fn: Callable[[], object]) -> Timeline:
                 timeline = timeline.merged(leaf)
         for handle in handles_in(result):
             handle.wait()
-            handle.note_span()
+            handle._note_span()
         every = dict.fromkeys(timeline.spans) | spans
         return replace(timeline, spans=tuple(span for span in every if span.end_s > begun_s))
     finally:

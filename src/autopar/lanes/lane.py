@@ -97,7 +97,7 @@ class Lane(ABC):
 
         What holds in the calling thread holds in the task: grad and inference mode, autocast, the
         default device, other modes of PyTorch, hooks for saved tensors, the values of context
-        variables and, on a CPU lane, the current GPU.
+        variables and, on a CPU lane, the current GPU. What a task leaves switched reaches no other.
 
         Args:
             fn: The task.
@@ -130,7 +130,7 @@ class Lane(ABC):
             self._go_on()
             return handle
         except BaseException:
-            handle.issued.drop()
+            handle._issued.drop()
             raise
         finally:  # if the task has failed by now, its traceback keeps this frame
             del fn, args, kwargs, after, submission, handle
@@ -156,21 +156,25 @@ class Lane(ABC):
     def _run(self, submission: Submission[Any]) -> None:
         """Issue a task and settle its handle, unless it was dropped."""
         submission.wait_for_dependencies()
-        if submission.handle.issued.begin():
+        issued = submission.handle._issued
+        if issued.begin():
             submission.require_dependencies()
-            submission.handle.issued.set_result(self._issue(submission))
+            issued.set_result(self._issue(submission))
+        elif not issued.done():  # nobody else runs tasks of this lane at the same time
+            msg = f"{submission.handle} was cut off as it began"
+            raise KeyboardInterrupt(msg)
 
     def _comes_out(self, handle: Handle[Any], error: BaseException) -> bool:
         """Settle a handle with its task's error; whether the error comes out here, too.
 
         That are Ctrl-C, and what has cut off the calls that the handle's settling has set off.
         """
-        cut_off = handle.issued.done()
+        cut_off = handle._issued.done()
         if not cut_off:
             self._fail(handle, error)
         in_main = threading.current_thread() is threading.main_thread()  # where signals come
         if cut_off or (in_main and isinstance(error, KeyboardInterrupt)):
-            handle.mark_seen()
+            handle._mark_seen()
             return True
         return False
 
@@ -178,9 +182,9 @@ class Lane(ABC):
         """Settle a handle with its task's error, and keep it until somebody has seen that."""
         note(error, f"in {handle}")
         forget_own_locals(error)
-        handle.unseen_in = self._unseen
+        handle._unseen_in = self._unseen
         self._unseen[handle] = None  # before anybody can know that it has failed
-        handle.issued.set_exception(error)
+        handle._issued.set_exception(error)
 
     def _raise_first(self) -> None:
         """Raise the first error that nobody has seen."""
@@ -194,9 +198,9 @@ class Lane(ABC):
         """Note on an error that is on its way what else has failed, unseen."""
         others = []
         for handle in tuple(self._unseen):
-            other = handle.issued.error()
-            handle.mark_seen()
-            if handle.blocked_by is None and other is not None and other is not error:
+            other = handle._issued.error()
+            handle._mark_seen()
+            if handle._blocked_by is None and other is not None and other is not error:
                 others.append(f"{handle} failed, too: {shown(other)}")
         texts = [*dict.fromkeys(others)][:_MOST_NOTES]
         for text in texts:
@@ -209,17 +213,17 @@ class Lane(ABC):
         with self._admitting:
             self._state = LEFT
         for handle in self._unissued():
-            handle.issued.drop()
+            handle._issued.drop()
 
     def _drain(self) -> None:
         """Wait until everything is issued or dropped."""
         for handle in self._unissued():
-            handle.wait_until_issued()
+            handle._wait_until_issued()
 
     def _unissued(self) -> list[Handle[Any]]:
         """Tasks that are neither issued nor dropped, in order."""
         handles = [submission.handle for submission in tuple(self._pending)]
-        return [handle for handle in handles if not handle.is_issued()]
+        return [handle for handle in handles if not handle._is_issued()]
 
     def __enter__(self) -> Self:
         self._require(_NEW)

@@ -11,6 +11,7 @@ The default dtype, deterministic algorithms and the choice of kernels hold for a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from autopar import torch_private as private
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 _DEVICES = ("cpu", "cuda")  # of which autocast has settings of their own
+_guards = threading.local()  # what has put inference mode back, by thread
 
 
 class Modes(NamedTuple):
@@ -42,12 +44,21 @@ class Modes(NamedTuple):
         if self.inference != torch.is_inference_mode_enabled():
             with private.InferenceMode(self.inference):
                 return self.call(fn, *args, **kwargs)
-        before = _modes()
+        before = thread_modes()
         try:
             self._switch_from(before)
             return fn(*args, **kwargs)
         finally:
-            before._switch_from(_modes())
+            before.hold()
+
+    def hold(self) -> None:
+        """Let hold in the calling thread again what did before a task, whatever that has left."""
+        if self.inference != torch.is_inference_mode_enabled():
+            # Only a guard can switch it, and what ends one puts back what was before that.
+            _guards.last = None
+            _guards.last = private.InferenceMode(self.inference)
+            _guards.last.__enter__()
+        self._switch_from(thread_modes())
 
     def _switch_from(self, now: Modes) -> None:
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
@@ -93,11 +104,11 @@ def caller_modes() -> Modes:
             "other threads know nothing of; expected it outside. Transform the task's function."
         )
         raise RuntimeError(msg)
-    modes = _modes()
+    modes = thread_modes()
     return modes._replace(casts=(*modes.casts[:-1], False)) if True in modes.autocast else modes
 
 
-def _modes() -> Modes:
+def thread_modes() -> Modes:
     """What holds in the calling thread."""
     gpu = private.current_gpu() if torch.cuda.is_initialized() else None
     dtypes = torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")

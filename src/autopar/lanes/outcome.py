@@ -1,8 +1,9 @@
 """Outcome: what becomes of a task, and the error that it ends in, just as it was raised.
 
 Ctrl-C may come between any two steps in the main thread. So whatever is decided here is decided by
-one step of the interpreter (a list's `append`, an attribute's assignment), and who waits looks
-again from time to time: a wake-up that was cut off is late then, and nobody waits for ever.
+one step of the interpreter (a list's `append`, an attribute's assignment) and nothing else has to
+follow for others to see it; and who waits looks again from time to time: a wake-up that was cut off
+is late then, and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ class Outcome(Generic[T]):
     __slots__ = ("_calls", "_claims", "_settled")
 
     def __init__(self) -> None:
-        self._claims: list[object] = []  # the first one counts
+        self._claims: list[object] = []  # the first one counts: to run it, or to drop it
         self._settled: tuple[object, BaseException | None, TracebackType | None] | None = None
         self._calls: list[Callable[[], object]] = []  # once settled
 
     def done(self) -> bool:
         """Whether it is settled."""
-        return self._settled is not None
+        return self._settled is not None or self.dropped()
 
     def dropped(self) -> bool:
         """Whether it is settled without a value or an error."""
-        return self._settled is not None and self._settled[0] is _DROPPED
+        return bool(self._claims) and self._claims[0] is _DROPPED
 
     def begin(self) -> bool:
         """Whether to run the task: it was not dropped, and can't be any more."""
@@ -48,8 +49,8 @@ class Outcome(Generic[T]):
     def drop(self) -> None:
         """Settle it without a value, if the task has not begun."""
         self._claims.append(_DROPPED)
-        if self._claims[0] is _DROPPED:
-            self._settle(_DROPPED, None)
+        if self.dropped():
+            self._call()
 
     def set_result(self, value: T) -> None:
         """Settle it with a value."""

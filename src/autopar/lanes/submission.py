@@ -80,18 +80,18 @@ class Submission(Generic[T]):
     def wait_for_dependencies(self) -> None:
         """Wait until what the task waits for is issued; no longer than until it is dropped."""
         for before in self.after:
-            if not self.handle.issued.dropped():
-                before.wait_until_issued()
+            if not self.handle._issued.dropped():
+                before._wait_until_issued()
 
     def require_dependencies(self) -> None:
         """Refuse to run without what the task waits for."""
         for before in self.after:
             if before.failed():
-                self.handle.blocked_by = before
-                ending = "was dropped" if before.issued.dropped() else "failed"
+                self.handle._blocked_by = before
+                ending = "was dropped" if before._issued.dropped() else "failed"
                 msg = f"not run, because {before}, which it waits for, {ending}"
-                raise RuntimeError(msg) from before.issued.error()
-            before.note_span()
+                raise RuntimeError(msg) from before._issued.error()
+            before._note_span()
 
 
 def reached_by(fn: Callable[..., Any]) -> list[object]:
@@ -124,5 +124,5 @@ def _getter(argument: Any) -> Callable[[], Any]:
     if not any(isinstance(leaf, Handle) for leaf in leaves):
         return lambda: argument  # its containers are the caller's own
     return lambda: pytree.tree_unflatten(
-        [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves], containers
+        [leaf._issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves], containers
     )

@@ -63,7 +63,7 @@ class Delivery:
         if self._working.acquire(blocking=False):
             try:
                 if self._load is not None:
-                    self.handle.issued.drop()
+                    self.handle._issued.drop()
                     self._forget()
             finally:
                 self._working.release()
@@ -75,11 +75,11 @@ class Delivery:
         try:
             load.wait()
             self._move(*load.unpack())
-            self.handle.end = time.perf_counter()
-            self.handle.issued.set_result(self._result)
+            self.handle._end = time.perf_counter()
+            self.handle._issued.set_result(self._result)
         except Exception as error:
             note(error, f"in {load.name}")
-            self.handle.issued.set_exception(error)
+            self.handle._issued.set_exception(error)
         self._forget()
 
     def _move(self, landed: torch.Tensor) -> None:
@@ -122,16 +122,16 @@ class Deliveries:
         self._left_bytes -= size_bytes
         if pin and not load.failed:  # it lands where it belongs
             handle = _handle(load)
-            handle.end = time_of(load.copied)
-            handle.issued.set_result(result)
+            handle._end = time_of(load.copied)
+            handle._issued.set_result(result)
             self._under_way.append((size_bytes, load.copied))
         else:
             delivery = Delivery(load, result, self._piece_bytes, self._workers)
             handle = delivery.handle
             self._under_way.append((size_bytes, delivery))
             self._workers.submit(delivery.work)
-        handle.start = start
-        handle.clock = device_clock(stream.device) if stream.device.type == "cuda" else None
+        handle._start = start
+        handle._clock = device_clock(stream.device) if stream.device.type == "cuda" else None
         return handle
 
     def drop(self) -> None:
