@@ -12,20 +12,17 @@ from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
-    clipped,
-    common,
     covered,
     length_s,
     length_within,
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
+from autopar.traces.findings import BRIEF_S, CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
-_BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # From one launch to the next, if the host does nothing else: 9 µs for a product in eager PyTorch
@@ -57,7 +54,6 @@ _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
 _WAITS_TOO = ("allocated", "loader", "peers", "profiler")
-_ALWAYS = np.array([[-np.inf, np.inf]])
 
 
 class Host:
@@ -122,18 +118,12 @@ class Host:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
         steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
-        at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
         for cause in _DONE:
             when = covered(self.on_axis[self.sorts == cause])
             if cause == "profiler":
                 when = covered(self._profiler)
             elif cause == "operators":
-                # From one launch to the next at once, and in the operator that comes to launch.
-                of, lasts = clipped(steps, without(_ALWAYS, taken))
-                is_last = lasts[:, 1] == steps[of, 1]
-                lasts = lasts[is_last & (lasts[:, 1] - lasts[:, 0] <= _STEP_S)]
-                when = covered(np.concatenate((self.on_axis[self.sorts == "cpu"], at_once)))
-                when = common(covered(lasts), when)
+                when = covered(steps[steps[:, 1] - steps[:, 0] <= _STEP_S])  # one after the other
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
@@ -156,11 +146,11 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     told, codes = records.coded(_told_sort)
     sorts = np.array(told, dtype=object)[codes]
     work = work[work.launches != UNKNOWN]
-    # What takes no longer has launched something, and waited for nobody.
-    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "cpu"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     sorts[(sorts == "called") & (records.lengths_s > _LONG_S)] = "launch"
+    # An operator that takes no longer is a part of launching, and waits for nobody.
+    sorts[np.isin(sorts, ("cpu", "peers")) & (records.lengths_s <= _STEP_S)] = "called"
     sorts[work.launches[work.where(lambda tag: tag.memory == "pageable")]] = "synchronised"
     return sorts
 
@@ -242,7 +232,7 @@ class _Gaps:
         rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
         parts_s["elsewhere"] = rest_s * launched
         parts_s["unknown"] += rest_s * ~launched
-        is_brief = self._lengths_s <= np.where(launched, _BRIEF_S, _NOISE_S)
+        is_brief = self._lengths_s <= np.where(launched, BRIEF_S, _NOISE_S)
         parts_s["brief"] = parts_s["unknown"] * is_brief
         parts_s["unknown"] -= parts_s["brief"]
         for seconds in parts_s.values():
