@@ -119,6 +119,7 @@ CAUSES = {
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
         "while the next work stood in its queue, behind an event, until work of another GPU ended.",
+        least_share=_UNEXPLAINED,
     ),
     "ended": Cause(
         "Nothing more was launched",
@@ -174,6 +175,7 @@ CAUSES = {
     ),
 }
 HIDEABLE = ("copy", "communication")  # what computing can hide
+FACTS = ("queued", "ended", "unknown", "brief")  # of which nobody knows what could be saved
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
 
 
@@ -191,20 +193,18 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[Finding]:
+def findings_of(
+    view: View, idle: Iterable[Finding], waits: Callable[[Usage], Intervals]
+) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
-    What makes no work shorter saves no more than the time beyond that of the busiest resource, as
-    where one GPU waits for another, which is always busy. What only hides work saves no more than
-    the work after it could begin sooner; see `_sooner_s`.
+    What only hides work saves no more than all after it could begin sooner; see `_sooner_s`.
     """
     window_s = length_s(view.window)
-    free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
     findings = []
-    for it in chain(idle, *(_of_work(view, usage, waits) for usage in view.usages)):
-        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, free_s)
-        if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
-            findings.append(it._replace(cost_s=cost_s))
+    for it in chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages)):
+        if it.cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
+            findings.append(it)
     return sorted(findings, key=lambda finding: -finding.cost_s)
 
 
@@ -244,6 +244,7 @@ def _until(moved: Intervals, times_s: Seconds) -> Seconds:
 def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
     computing = usage.when("compute")
+    elsewhere = view.others(usage, "compute")
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
@@ -252,6 +253,8 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         group, left = left[holds], left[~holds]
         rest = usage.work[~np.isin(usage.work.tagged, np.unique(group.tagged))]
         exposed = without(covered(group.times_s), covered(rest.times_s))
+        # While another GPU computes, this one may wait for that.
+        exposed = without(exposed, elsewhere)
         if key not in _FASTER:  # nor do moments between kernels count
             exposed = exposed[exposed[:, 1] - exposed[:, 0] > BRIEF_S]
         waited_s = length_s(common(exposed, usage.waiting))

@@ -12,15 +12,24 @@ from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
+    common,
     covered,
     length_s,
     length_within,
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import BRIEF_S, CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
+from autopar.traces.findings import (
+    BRIEF_S,
+    CAUSES,
+    FACTS,
+    SHOWN,
+    SMALL_BYTES,
+    START_S,
+    Finding,
+)
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
-from autopar.traces.utilization import WITHIN, Usage, sort_of
+from autopar.traces.utilization import WITHIN, Usage, View, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
@@ -72,6 +81,7 @@ class Host:
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
         self.sorts = _sorts_of(records, work)
         every = np.concatenate((records.times_s, work.times_s))
+        self._whole = np.array([[every.min(initial=0.0), every.max(initial=0.0)]])
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 1.0
         self.on_axis = records.times_s + self.shift(self.threads)
         is_call = records.where(lambda tag: tag.kind == "call")
@@ -81,16 +91,17 @@ class Host:
         self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         marks = np.flatnonzero(is_launch | self._waits)
         self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
-        # What the profiler does has threads of its own, and holds up each that launches.
+        # What the profiler does has threads of its own, and holds up each that launches, if that
+        # begins nothing meanwhile.
         shifts = self.shift(np.unique(self.threads[is_launch]))
-        profiler = records.times_s[self.sorts == "profiler"] + shifts[:, None]
-        self._profiler = profiler.reshape(-1, 2)
+        is_profiler = self.sorts == "profiler"
+        profiler = (records.times_s[is_profiler] + shifts[:, None]).reshape(-1, 2)
+        first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
+        self._profiler = profiler[first == last]
         self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
         self._ends_s = np.sort(work.times_s[:, 1])
-        # When it waited, if only for room in a full queue, in a long launch.
-        waits = np.vstack((self.did["synchronised"], self.did["launch"]))
-        threads = (waits[:, :1] - every.min(initial=np.inf)) // self._apart_s
-        self.waits = covered(waits - self._apart_s * threads)
+        # When threads waited, if only for room in a full queue, in a long launch.
+        self._waited = covered(np.vstack((self.did["synchronised"], self.did["launch"])))
         # Batches that workers make come no earlier if the host asks for them earlier.
         is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
         awaited = is_worker & (self.sorts == "loader") & (records.lengths_s > _LONG_S)
@@ -99,6 +110,15 @@ class Host:
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
         return (self._apart_s * threads[:, None]).astype(np.float64)
+
+    def waits(self, usage: Usage) -> Intervals:
+        """When the thread waited that launched most of what a GPU computed."""
+        work = usage.work.of("compute")
+        threads = self.threads[work.launches[work.launches != UNKNOWN]]
+        if not len(threads):
+            return as_array([])
+        shift = self.shift(np.array([np.bincount(threads).argmax()]))
+        return common(self._waited, self._whole + shift) - shift
 
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
@@ -155,7 +175,7 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     return sorts
 
 
-def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
+def idle_of(view: View, usage: Usage, host: Host) -> list[Finding]:
     """The idle time of a GPU by what it is due to; gaps within a profiler's error have no cause.
 
     Of a whole recording, nothing was late after the last work; a range may end in the middle of a
@@ -166,17 +186,22 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
     whether it waited for them, nor whether work waits for a thread that only fetches. From then on
     the work stood in its queue.
     """
-    gaps = _Gaps(usage, host, is_whole)
+    gaps = _Gaps(view, usage, host)
     return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
 
 
 class _Gaps:
     """The gaps of a GPU, split; all arrays have a place for each gap."""
 
-    def __init__(self, usage: Usage, host: Host, is_whole: bool) -> None:
+    def __init__(self, view: View, usage: Usage, host: Host) -> None:
         self._usage, self._host, work = usage, host, usage.work
+        is_whole = view.range_name is None
         gaps = self._gaps = usage.idle
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
+        # While another GPU is at work, or between two kernels, this one may wait for that.
+        self._others = covered(view.others(usage) + np.array((0.0, BRIEF_S)))
+        self._alone_s = self._lengths_s - length_within(self._others, *gaps.T)
+        self._sure_s: dict[str, Seconds] = {}  # of parts, while no other GPU is at work
         self._late = gaps.copy()  # when the host was late, by its clock
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
@@ -188,8 +213,10 @@ class _Gaps:
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
         threads = np.append(host.threads, UNKNOWN)
         feeding = threads[work.launches[work.where(lambda tag: not tag.lane.endswith(" to host"))]]
-        if (feeding != UNKNOWN).any():
+        feeding = np.unique(feeding[feeding != UNKNOWN])
+        if len(feeding):
             launches[~np.isin(threads[launches], feeding)] = UNKNOWN
+        self._is_alone = len(feeding) <= 1
         self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
         # What the host does sooner is waited for longer: in the next collective, or till a batch of
         # a loader's workers comes.
@@ -227,11 +254,16 @@ class _Gaps:
         parts_s, late, host = self.parts_s, self._late, self._host
         lengths_s = late[:, 1] - late[:, 0]
         parts_s["ended"] = lengths_s * ended
+        shifts = host.shift(np.arange(host.threads.max(initial=-1) + 1))[:, :, None]
+        others = (self._others + shifts).reshape(-1, 2) if len(self._others) else self._others
         for cause, when in host.did.items():  # without a thread, where nothing is
             parts_s[cause] = length_within(when, *self._on_axis.T)
+            self._sure_s[cause] = length_within(without(when, others), *self._on_axis.T)
         rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
-        parts_s["elsewhere"] = rest_s * launched
-        parts_s["unknown"] += rest_s * ~launched
+        # A thread beside others may do nothing because nothing is left for it to do.
+        is_known = launched & self._is_alone
+        parts_s["elsewhere"] = rest_s * is_known
+        parts_s["unknown"] += rest_s * ~is_known
         is_brief = self._lengths_s <= np.where(launched, BRIEF_S, _NOISE_S)
         parts_s["brief"] = parts_s["unknown"] * is_brief
         parts_s["unknown"] -= parts_s["brief"]
@@ -240,11 +272,14 @@ class _Gaps:
 
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
-        parts_s = saved_s = self.parts_s[cause]
+        parts_s = self.parts_s[cause]
+        saved_s = self._sure_s.get(cause, parts_s)
         if cause in _REMOVABLE:
             saved_s = self._saved(cause)
         if cause in {*self._host.did, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
+        if cause not in FACTS:
+            saved_s = np.minimum(saved_s, self._alone_s)
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [self._longest(i, cause) for i in most]
@@ -254,7 +289,9 @@ class _Gaps:
         at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        why = f"{times} it was idle {what} To mend that saves up to {at_most} of one gap."
+        why = f"{times} it was idle {what}"
+        if cause not in FACTS:
+            why += f" To mend that saves up to {at_most} of one gap."
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]

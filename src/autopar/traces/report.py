@@ -70,8 +70,7 @@ class Report:
 
     @cached_property
     def _idle(self) -> list[Finding]:
-        is_whole = self.view.range_name is None
-        return [it for gpu in self._gpus for it in idle_of(gpu, self._host, is_whole=is_whole)]
+        return [it for gpu in self._gpus for it in idle_of(self.view, gpu, self._host)]
 
     @cached_property
     def findings(self) -> list[Finding]:

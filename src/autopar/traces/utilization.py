@@ -70,6 +70,12 @@ class View:
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
 
+    def others(self, usage: Usage, *sorts: str) -> Intervals:
+        """When other GPUs were at work, or at work of some sorts."""
+        others = [it for it in self.usages if it is not usage and it.name != OTHER_LANES]
+        sets = [when for it in others for when in map(it.when, sorts or it.sorts)]
+        return covered(np.concatenate([as_array([]), *sets]))
+
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
     """Look at a whole trace, or at some ranges or a GPU of it; what is in doubt is left out.
