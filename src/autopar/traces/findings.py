@@ -19,7 +19,7 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
-from autopar.traces.utilization import Usage, View, sort_of
+from autopar.traces.utilization import BRIEF_S, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
 SHOWN = 3  # spans of evidence for a finding, or gaps: enough to find the place in the program
@@ -30,7 +30,6 @@ SMALL_BYTES = 64 * 1024
 # In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
 # one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
 START_S = 20e-6
-BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 
 
 class Cause(NamedTuple):
@@ -42,7 +41,8 @@ class Cause(NamedTuple):
     what: str = "while the host was in {names}."  # goes on after `it was idle`
     # Of work that nothing computes beside, which is so; the first that holds. `what` is of it.
     rule: Callable[[Records, Usage], Mask] | None = None
-    least_share: float = 0.0  # of the window; with less it is no finding
+    # Whether nobody knows what could be saved: it is told all the same, if there is much of it.
+    is_fact: bool = False
 
     @property
     def page(self) -> str:
@@ -106,34 +106,28 @@ CAUSES = {
         "Fuse kernels: `torch.compile` makes one of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
         "for a moment, as between any two kernels, and these are short.",
-        least_share=_UNEXPLAINED,
-    ),
-    "staged": Cause(
-        "The host staged copies of pageable memory",
-        "Pin the memory once, before the loop, and copy with `non_blocking=True`.",
-        "copies/plot_1_where_a_copys_time_goes",
-        "while the driver copied pageable memory into its own, before the copy to the GPU began.",
+        is_fact=True,
     ),
     "queued": Cause(
         "Launched work waited for an event",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
         "while the next work stood in its queue, behind an event, until work of another GPU ended.",
-        least_share=_UNEXPLAINED,
+        is_fact=True,
     ),
     "ended": Cause(
         "Nothing more was launched",
         "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
         "while the host was recorded on after the last work.",
-        least_share=_UNEXPLAINED,
+        is_fact=True,
     ),
     "unknown": Cause(
         "It was idle, and the trace does not tell why",
         "Look at the steps alone, each as a named range; if the host was not recorded, record it.",
         "tools/plot_1_verify_with_nsight",
         "for no cause that can be seen.",
-        least_share=_UNEXPLAINED,
+        is_fact=True,
     ),
     "communication": Cause(
         "Nothing computes while GPUs communicate",
@@ -175,7 +169,6 @@ CAUSES = {
     ),
 }
 HIDEABLE = ("copy", "communication")  # what computing can hide
-FACTS = ("queued", "ended", "unknown", "brief")  # of which nobody knows what could be saved
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
 
 
@@ -203,7 +196,8 @@ def findings_of(
     window_s = length_s(view.window)
     findings = []
     for it in chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages)):
-        if it.cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
+        least_share = _UNEXPLAINED if CAUSES[it.cause].is_fact else LEAST_SHARE
+        if it.cost_s >= least_share * window_s:
             findings.append(it)
     return sorted(findings, key=lambda finding: -finding.cost_s)
 
@@ -244,7 +238,6 @@ def _until(moved: Intervals, times_s: Seconds) -> Seconds:
 def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
     computing = usage.when("compute")
-    elsewhere = view.others(usage, "compute")
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
@@ -254,7 +247,7 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         rest = usage.work[~np.isin(usage.work.tagged, np.unique(group.tagged))]
         exposed = without(covered(group.times_s), covered(rest.times_s))
         # While another GPU computes, this one may wait for that.
-        exposed = without(exposed, elsewhere)
+        exposed = without(exposed, view.computing)
         if key not in _FASTER:  # nor do moments between kernels count
             exposed = exposed[exposed[:, 1] - exposed[:, 0] > BRIEF_S]
         waited_s = length_s(common(exposed, usage.waiting))

@@ -19,17 +19,9 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import (
-    BRIEF_S,
-    CAUSES,
-    FACTS,
-    SHOWN,
-    SMALL_BYTES,
-    START_S,
-    Finding,
-)
+from autopar.traces.findings import CAUSES, SHOWN, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
-from autopar.traces.utilization import WITHIN, Usage, View, sort_of
+from autopar.traces.utilization import BRIEF_S, WITHIN, Usage, View, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
@@ -198,9 +190,8 @@ class _Gaps:
         is_whole = view.range_name is None
         gaps = self._gaps = usage.idle
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
-        # While another GPU is at work, or between two kernels, this one may wait for that.
-        self._others = covered(view.others(usage) + np.array((0.0, BRIEF_S)))
-        self._alone_s = self._lengths_s - length_within(self._others, *gaps.T)
+        # While another GPU is at work, this one may wait for that.
+        self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
         self._sure_s: dict[str, Seconds] = {}  # of parts, while no other GPU is at work
         self._late = gaps.copy()  # when the host was late, by its clock
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
@@ -225,6 +216,8 @@ class _Gaps:
         self._waits_anyway = length_within(usage.waiting, *nexts_s) > _LONG_S
         self._waits_anyway |= gaps[:, 0] < host.awaited_s
         self._on_axis = self._late + host.shift(threads[launches])
+        shifts = host.shift(np.unique(threads[launches]))
+        self._shared = (view.shared + shifts[:, None]).reshape(-1, 2)
         self._split(launches != UNKNOWN, ended)
 
     def _take_queued(self, which: Places, launches: Places) -> None:
@@ -241,12 +234,7 @@ class _Gaps:
         starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, START_S)[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        work = self._usage.work[self._nexts[which]]
-        is_staged = work.where(lambda tag: tag.lane.endswith(" from host")) & ~is_queued
-        is_staged &= work.where(lambda tag: tag.memory == "pageable")
-        is_staged &= (work.sizes_bytes >= SMALL_BYTES) & (self._nexts[which] != UNKNOWN)
-        of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
-        for cause, holds in of.items():
+        for cause, holds in (("queued", is_queued), ("unknown", ~is_queued)):
             self.parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self, launched: Mask, ended: Mask) -> None:
@@ -254,11 +242,9 @@ class _Gaps:
         parts_s, late, host = self.parts_s, self._late, self._host
         lengths_s = late[:, 1] - late[:, 0]
         parts_s["ended"] = lengths_s * ended
-        shifts = host.shift(np.arange(host.threads.max(initial=-1) + 1))[:, :, None]
-        others = (self._others + shifts).reshape(-1, 2) if len(self._others) else self._others
         for cause, when in host.did.items():  # without a thread, where nothing is
             parts_s[cause] = length_within(when, *self._on_axis.T)
-            self._sure_s[cause] = length_within(without(when, others), *self._on_axis.T)
+            self._sure_s[cause] = length_within(without(when, self._shared), *self._on_axis.T)
         rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
         # A thread beside others may do nothing because nothing is left for it to do.
         is_known = launched & self._is_alone
@@ -278,7 +264,7 @@ class _Gaps:
             saved_s = self._saved(cause)
         if cause in {*self._host.did, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
-        if cause not in FACTS:
+        if not CAUSES[cause].is_fact:
             saved_s = np.minimum(saved_s, self._alone_s)
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
@@ -290,7 +276,7 @@ class _Gaps:
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
         why = f"{times} it was idle {what}"
-        if cause not in FACTS:
+        if not CAUSES[cause].is_fact:
             why += f" To mend that saves up to {at_most} of one gap."
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
