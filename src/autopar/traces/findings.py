@@ -194,12 +194,10 @@ def findings_of(
     What only hides work saves no more than all after it could begin sooner; see `_sooner_s`.
     """
     window_s = length_s(view.window)
-    findings = []
-    for it in chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages)):
-        least_share = _UNEXPLAINED if CAUSES[it.cause].is_fact else LEAST_SHARE
-        if it.cost_s >= least_share * window_s:
-            findings.append(it)
-    return sorted(findings, key=lambda finding: -finding.cost_s)
+    every = chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages))
+    least = {key: (_UNEXPLAINED if it.is_fact else LEAST_SHARE) for key, it in CAUSES.items()}
+    found = [finding for finding in every if finding.cost_s >= least[finding.cause] * window_s]
+    return sorted(found, key=lambda finding: -finding.cost_s)
 
 
 def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> float:
@@ -245,17 +243,17 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
         rest = usage.work[~np.isin(usage.work.tagged, np.unique(group.tagged))]
-        exposed = without(covered(group.times_s), covered(rest.times_s))
         # While another GPU computes, this one may wait for that.
-        exposed = without(exposed, view.computing)
+        beside = covered(np.concatenate((rest.times_s, view.computing)))
+        exposed = without(covered(group.times_s), beside)
         if key not in _FASTER:  # nor do moments between kernels count
             exposed = exposed[exposed[:, 1] - exposed[:, 0] > BRIEF_S]
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
         if key not in _FASTER:  # no more than is computed without them can be beside them
             sort = "communication" if key == "communication" else "copy"
-            cost_s = min(cost_s, _sooner_s(view, exposed, rest, waits))
-            cost_s = min(cost_s, length_s(without(computing, usage.when(sort))))
+            unused_s = length_s(without(computing, usage.when(sort)))
+            cost_s = min(cost_s, unused_s, _sooner_s(view, exposed, rest, waits))
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -187,8 +188,8 @@ class _Gaps:
 
     def __init__(self, view: View, usage: Usage, host: Host) -> None:
         self._usage, self._host, work = usage, host, usage.work
-        is_whole = view.range_name is None
-        gaps = self._gaps = usage.idle
+        gaps, is_whole = usage.idle, view.range_name is None
+        self._gaps = gaps
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
         # While another GPU is at work, this one may wait for that.
         self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
@@ -268,16 +269,17 @@ class _Gaps:
             saved_s = np.minimum(saved_s, self._alone_s)
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
-        longest = [self._longest(i, cause) for i in most]
-        names = [span.name for span in longest[0]] or ["no named range"]
-        if cause != "elsewhere":
-            names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
+        longest = [*self._longest(most, cause)]
+        nothing = (
+            "no named range" if cause == "elsewhere" else "Python, from one launch to the next"
+        )
+        seen = longest[:1] if cause == "elsewhere" else longest
+        names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
         at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        why = f"{times} it was idle {what}"
-        if not CAUSES[cause].is_fact:
-            why += f" To mend that saves up to {at_most} of one gap."
+        saves = f" To mend that saves up to {at_most} of one gap." * (not CAUSES[cause].is_fact)
+        why = f"{times} it was idle {what}{saves}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]
@@ -299,35 +301,25 @@ class _Gaps:
         saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
-    def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
-        """Records that may show a cause, with their times, and when gaps are on these."""
-        host, sorts = self._host, _RECORDS.get(cause, (cause,))
-        which = np.any([host.sorts == sort for sort in sorts], axis=0)
-        if cause == "profiler":  # which has threads of its own
-            return host.records[which], host.records.times_s[which], self._late
-        return host.records[which], host.on_axis[which], self._on_axis
-
-    def _names(self, cause: str, which: Mask) -> list[str]:
-        """What the host did in some gaps, that with the longest share first."""
-        records, times_s, late = self._records(cause)
-        names, of = records.coded(lambda tag: tag.name)
-        by_name_s = np.bincount(of, length_within(covered(late[which]), *times_s.T), len(names))
-        most = np.argsort(-by_name_s, kind="stable")[:SHOWN].tolist()
-        return [names[i] for i in most if by_name_s[i]]
-
-    def _longest(self, i: int, cause: str) -> list[Span]:
-        """The record with the longest share of a gap, or the innermost range of what is left of it.
+    def _longest(self, gaps: list[int], cause: str) -> Iterator[list[Span]]:
+        """The record with the longest share of each gap, or the innermost range of what is left.
 
         That has most of the time in which the thread was seen to do nothing else.
         """
-        records, times_s, late = self._records(cause)
-        part = late[i : i + 1]
-        if cause == "elsewhere":
-            part = without(part, self._host.seen)
-        shares_s = length_within(part, *times_s.T)
-        least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
-        fits = np.flatnonzero((shares_s > 0) & (shares_s >= least_s))
-        return records[fits[np.argsort(records.lengths_s[fits], kind="stable")[:1]]].spans()
+        host, late, sorts = self._host, self._on_axis, _RECORDS.get(cause, (cause,))
+        which = np.flatnonzero(np.any([host.sorts == sort for sort in sorts], axis=0))
+        times_s = host.on_axis[which]
+        if cause == "profiler":  # which has threads of its own
+            times_s, late = host.records.times_s[which], self._late
+        for i in gaps:
+            part = late[i : i + 1]
+            if cause == "elsewhere":
+                part = without(part, host.seen)
+            shares_s = length_within(part, *times_s.T)
+            least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
+            fits = which[(shares_s > 0) & (shares_s >= least_s)]
+            lengths_s = host.records.lengths_s[fits]
+            yield host.records[fits[np.argsort(lengths_s, kind="stable")[:1]]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
