@@ -118,6 +118,10 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert [span.name for span in finding.evidence] == ["cudaMalloc", "GPU 0 idle", "gemm"]
     assert finding.evidence[1].start_s == pytest.approx(4 * MS)
     assert finding.evidence[1].end_s == pytest.approx(6 * MS)
+    assert finding.why.endswith("To mend that saves up to 1.100 ms of one gap.")
+    after = "kernel 0..4 by -1; kernel 3..5.995 gpu=1; kernel 6..9 by 0.2"
+    queued = findings(parsed(f"{after}; call cudaStreamWaitEvent 0.1..0.11"))["queued"]
+    assert queued.why.endswith("until work of another GPU ended."), "what it costs nobody knows"
     steps = (named("ProfilerStep#3", 0, 8), named("augment", 4.1, 5.9), named("crop", 5, 5.1))
     finding = findings(gap(ranges=steps))["elsewhere"]
     assert "In the longest it was in augment." in finding.why

@@ -149,7 +149,7 @@ class Report:
             f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
             f"and copies as fast and as many at once as here.",
         ]
-        return [*lines, *(said or ["No findings: nothing was seen that keeps it from that."])]
+        return [*lines, *(said or ["No findings: nothing is certain that keeps it from that."])]
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
