@@ -151,6 +151,8 @@ def test_what_is_far_from_all_else_costs_no_more_than_itself():
     )
     assert (trace.doubts.keys(), len(trace.work)) == ({"host"}, 203)
     assert "2 of 205 records of GPU 0 can't be right" in trace.warnings[0]
+    later = kernel("gemm", 3e9, 0.9, 99), event("cpu_op", "late", 3e9, 1.0)  # a wait of 50 minutes
+    assert read(*(kernel("gemm", 300.0 + i, 0.9) for i in range(200)), *later).doubts == {}
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

@@ -36,9 +36,9 @@ def following(every_ms: float, lasts_ms: float) -> Trace:
 # What it is, its cause and cost in ms, the trace, and its twin: those of very many records.
 JUDGEMENTS = [
     ("asks for an event again and again", "synchronised", 2, polling(0.01, 400), polling(0.1, 40)),
-    ("small kernels", "operators", 0.693, small(0.01, 0.006), small(0.01, 1)),
-    ("17 µs of Python between", "operators", 2.475, small(0.028, 0.006), small(0.3, 0.006)),
-    ("60 µs of Python between", "operators", 6.633, small(0.07, 0.006), small(0.3, 0.006)),
+    ("small kernels", "operators", 0.696, small(0.01, 0.006), small(0.01, 1)),
+    ("17 µs of Python between", "operators", 2.478, small(0.028, 0.006), small(0.9, 0.006)),
+    ("60 µs of Python between", "operators", 6.636, small(0.07, 0.006), small(0.9, 0.006)),
     ("kernels of 1.2 µs", "brief", 0.178, following(0.003, 0.0012), following(0.03, 0.0282)),
 ]
 for block in _TABLE.read_text(encoding="utf-8").strip().split("\n\n")[1:]:

@@ -19,7 +19,7 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
-from autopar.traces.utilization import Usage, View, sort_of
+from autopar.traces.utilization import BRIEF_S, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
 SHOWN = 3  # spans of evidence for a finding, or gaps: enough to find the place in the program
@@ -41,7 +41,8 @@ class Cause(NamedTuple):
     what: str = "while the host was in {names}."  # goes on after `it was idle`
     # Of work that nothing computes beside, which is so; the first that holds. `what` is of it.
     rule: Callable[[Records, Usage], Mask] | None = None
-    least_share: float = 0.0  # of the window; with less it is no finding
+    # Whether nobody knows what could be saved: it is told all the same, if there is much of it.
+    is_fact: bool = False
 
     @property
     def page(self) -> str:
@@ -105,33 +106,28 @@ CAUSES = {
         "Fuse kernels: `torch.compile` makes one of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
         "for a moment, as between any two kernels, and these are short.",
-        least_share=_UNEXPLAINED,
-    ),
-    "staged": Cause(
-        "The host staged copies of pageable memory",
-        "Pin the memory once, before the loop, and copy with `non_blocking=True`.",
-        "copies/plot_1_where_a_copys_time_goes",
-        "while the driver copied pageable memory into its own, before the copy to the GPU began.",
+        is_fact=True,
     ),
     "queued": Cause(
         "Launched work waited for an event",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
         "while the next work stood in its queue, behind an event, until work of another GPU ended.",
+        is_fact=True,
     ),
     "ended": Cause(
         "Nothing more was launched",
         "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
         "while the host was recorded on after the last work.",
-        least_share=_UNEXPLAINED,
+        is_fact=True,
     ),
     "unknown": Cause(
         "It was idle, and the trace does not tell why",
         "Look at the steps alone, each as a named range; if the host was not recorded, record it.",
         "tools/plot_1_verify_with_nsight",
         "for no cause that can be seen.",
-        least_share=_UNEXPLAINED,
+        is_fact=True,
     ),
     "communication": Cause(
         "Nothing computes while GPUs communicate",
@@ -190,63 +186,74 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[Finding]:
+def findings_of(
+    view: View, idle: Iterable[Finding], waits: Callable[[Usage], Intervals]
+) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
-    What makes no work shorter saves no more than the time beyond that of the busiest resource, as
-    where one GPU waits for another, which is always busy. What only hides work saves no more than
-    the host waited meanwhile; see `_spare`.
+    What only hides work saves no more than all after it could begin sooner; see `_sooner_s`.
     """
     window_s = length_s(view.window)
-    free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
-    findings = []
-    for it in chain(idle, *(_of_work(view, usage, waits) for usage in view.usages)):
-        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, free_s)
-        if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
-            findings.append(it._replace(cost_s=cost_s))
-    return sorted(findings, key=lambda finding: -finding.cost_s)
+    every = chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages))
+    least = {key: (_UNEXPLAINED if it.is_fact else LEAST_SHARE) for key, it in CAUSES.items()}
+    found = [finding for finding in every if finding.cost_s >= least[finding.cause] * window_s]
+    return sorted(found, key=lambda finding: -finding.cost_s)
 
 
-def _spare(view: View, usage: Usage, waits: Intervals) -> tuple[Seconds, Seconds]:
-    """Moments of a window, and how long the host waited from each to the next.
+def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> float:
+    """How much sooner all would end if a GPU did some of its work at other times, and the rest so.
 
-    At each a wait ended, or a kernel began on an idle GPU, as late as the host launched it. So what
-    ended before can have delayed the rest by as much as the host had waited, and by no more. At the
-    end the GPU alone is at work. Where no launches are known, nothing limits it.
+    What comes after moves forward with it, until work that was launched too late to begin sooner.
+    Where the host waited, its launches move forward too, by no more than it waited. Where no
+    launches are known, nothing limits it.
     """
-    kernels, edges_s = usage.work.of("compute"), view.window[[0, -1], [0, 1]]
-    called = view.trace.work.launches[view.trace.work.launches != UNKNOWN]
-    if not len(called):
-        return edges_s, np.array([np.inf])
-    host = np.vstack((view.trace.host.times_s, [(-np.inf, -np.inf)]))
-    called_s, returned_s = host[kernels.launches].T
-    starts_s, ends_s = kernels.times_s.T
-    is_late = called_s > np.maximum.accumulate(np.append(-np.inf, ends_s))[:-1]
-    is_late &= starts_s - returned_s < START_S
-    after_s = edges_s[1] - max(host[called, 1].max(), waits[:, 1].max(initial=-np.inf))
-    edges_s = np.unique(np.hstack((edges_s, starts_s[is_late], waits[:, 1])).clip(*edges_s))
-    spare_s = length_within(waits, edges_s[:-1], edges_s[1:])
-    spare_s[-1] += max(after_s, 0.0)
-    return edges_s, spare_s
+    host, whole_s = view.trace.host, length_s(moved)
+    starts_s, ends_s = rest.times_s.T
+    is_first = starts_s >= np.maximum.accumulate(np.append(-np.inf, ends_s))[:-1]
+    firsts = rest[is_first & (rest.launches != UNKNOWN)]
+    if not len(firsts) or not whole_s:
+        return whole_s
+    starts_s, returned_s = firsts.times_s[:, 0], host.times_s[firsts.launches, 1]
+    ahead_s = np.maximum(starts_s - returned_s - START_S, 0.0) - _until(moved, starts_s)
+    # From wait to wait, and at last to the end.
+    parts_s = np.split(ahead_s, np.searchsorted(starts_s, waits[:, 1]))
+    sums_s = [*_until(moved, waits[:, 1]).tolist(), whole_s]
+    waits_s = [*(waits[:, 1] - waits[:, 0]).tolist(), 0.0]
+    host_s = gpu_s = before_s = 0.0
+    for part_s, sum_s, wait_s in zip(parts_s, sums_s, waits_s, strict=True):
+        gpu_s = sum_s + min(gpu_s - before_s, host_s + float(part_s.min(initial=np.inf)))
+        host_s, before_s = min(host_s + wait_s, gpu_s), sum_s
+    # At the end the GPU alone is at work, or the host.
+    own_s = np.concatenate((waits[:, 1], view.ranges.times_s[:, 1], returned_s)).max()
+    return min(gpu_s, host_s + max(float(view.window[-1, 1] - own_s), 0.0))
+
+
+def _until(moved: Intervals, times_s: Seconds) -> Seconds:
+    """Of a set, how many seconds lie before each time."""
+    return length_within(moved, np.full(len(times_s), moved[0, 0]), times_s)
 
 
 def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
-    computing, (edges_s, spare_s) = usage.when("compute"), _spare(view, usage, waits)
+    computing = usage.when("compute")
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        exposed = without(covered(group.times_s), computing)
+        rest = usage.work[~np.isin(usage.work.tagged, np.unique(group.tagged))]
+        # While another GPU computes, this one may wait for that.
+        beside = covered(np.concatenate((rest.times_s, view.computing)))
+        exposed = without(covered(group.times_s), beside)
+        if key not in _FASTER:  # nor do moments between kernels count
+            exposed = exposed[exposed[:, 1] - exposed[:, 0] > BRIEF_S]
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
         if key not in _FASTER:  # no more than is computed without them can be beside them
             sort = "communication" if key == "communication" else "copy"
-            exposed_s = length_within(exposed, edges_s[:-1], edges_s[1:])
-            cost_s = min(cost_s, float(np.minimum(exposed_s, spare_s).sum()))
-            cost_s = min(cost_s, length_s(without(computing, usage.when(sort))))
+            unused_s = length_s(without(computing, usage.when(sort)))
+            cost_s = min(cost_s, unused_s, _sooner_s(view, exposed, rest, waits))
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
-    clipped,
     common,
     covered,
     length_s,
@@ -20,12 +20,11 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
+from autopar.traces.findings import CAUSES, SHOWN, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
-from autopar.traces.utilization import WITHIN, Usage, sort_of
+from autopar.traces.utilization import BRIEF_S, WITHIN, Usage, View, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
-_BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # From one launch to the next, if the host does nothing else: 9 µs for a product in eager PyTorch
@@ -57,7 +56,6 @@ _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
 _WAITS_TOO = ("allocated", "loader", "peers", "profiler")
-_ALWAYS = np.array([[-np.inf, np.inf]])
 
 
 class Host:
@@ -76,6 +74,7 @@ class Host:
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
         self.sorts = _sorts_of(records, work)
         every = np.concatenate((records.times_s, work.times_s))
+        self._whole = np.array([[every.min(initial=0.0), every.max(initial=0.0)]])
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 1.0
         self.on_axis = records.times_s + self.shift(self.threads)
         is_call = records.where(lambda tag: tag.kind == "call")
@@ -85,16 +84,17 @@ class Host:
         self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         marks = np.flatnonzero(is_launch | self._waits)
         self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
-        # What the profiler does has threads of its own, and holds up each that launches.
+        # What the profiler does has threads of its own, and holds up each that launches, if that
+        # begins nothing meanwhile.
         shifts = self.shift(np.unique(self.threads[is_launch]))
-        profiler = records.times_s[self.sorts == "profiler"] + shifts[:, None]
-        self._profiler = profiler.reshape(-1, 2)
+        is_profiler = self.sorts == "profiler"
+        profiler = (records.times_s[is_profiler] + shifts[:, None]).reshape(-1, 2)
+        first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
+        self._profiler = profiler[first == last]
         self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
         self._ends_s = np.sort(work.times_s[:, 1])
-        # When it waited, if only for room in a full queue, in a long launch.
-        waits = np.vstack((self.did["synchronised"], self.did["launch"]))
-        threads = (waits[:, :1] - every.min(initial=np.inf)) // self._apart_s
-        self.waits = covered(waits - self._apart_s * threads)
+        # When threads waited, if only for room in a full queue, in a long launch.
+        self._waited = covered(np.vstack((self.did["synchronised"], self.did["launch"])))
         # Batches that workers make come no earlier if the host asks for them earlier.
         is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
         awaited = is_worker & (self.sorts == "loader") & (records.lengths_s > _LONG_S)
@@ -103,6 +103,15 @@ class Host:
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
         return (self._apart_s * threads[:, None]).astype(np.float64)
+
+    def waits(self, usage: Usage) -> Intervals:
+        """When the thread waited that launched most of what a GPU computed."""
+        work = usage.work.of("compute")
+        threads = self.threads[work.launches[work.launches != UNKNOWN]]
+        if not len(threads):
+            return as_array([])
+        shift = self.shift(np.array([np.bincount(threads).argmax()]))
+        return common(self._waited, self._whole + shift) - shift
 
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
@@ -122,18 +131,12 @@ class Host:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
         steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
-        at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
         for cause in _DONE:
             when = covered(self.on_axis[self.sorts == cause])
             if cause == "profiler":
                 when = covered(self._profiler)
             elif cause == "operators":
-                # From one launch to the next at once, and in the operator that comes to launch.
-                of, lasts = clipped(steps, without(_ALWAYS, taken))
-                is_last = lasts[:, 1] == steps[of, 1]
-                lasts = lasts[is_last & (lasts[:, 1] - lasts[:, 0] <= _STEP_S)]
-                when = covered(np.concatenate((self.on_axis[self.sorts == "cpu"], at_once)))
-                when = common(covered(lasts), when)
+                when = covered(steps[steps[:, 1] - steps[:, 0] <= _STEP_S])  # one after the other
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
@@ -156,16 +159,16 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     told, codes = records.coded(_told_sort)
     sorts = np.array(told, dtype=object)[codes]
     work = work[work.launches != UNKNOWN]
-    # What takes no longer has launched something, and waited for nobody.
-    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "cpu"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     sorts[(sorts == "called") & (records.lengths_s > _LONG_S)] = "launch"
+    # An operator that takes no longer is a part of launching, and waits for nobody.
+    sorts[np.isin(sorts, ("cpu", "peers")) & (records.lengths_s <= _STEP_S)] = "called"
     sorts[work.launches[work.where(lambda tag: tag.memory == "pageable")]] = "synchronised"
     return sorts
 
 
-def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
+def idle_of(view: View, usage: Usage, host: Host) -> list[Finding]:
     """The idle time of a GPU by what it is due to; gaps within a profiler's error have no cause.
 
     Of a whole recording, nothing was late after the last work; a range may end in the middle of a
@@ -176,17 +179,21 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
     whether it waited for them, nor whether work waits for a thread that only fetches. From then on
     the work stood in its queue.
     """
-    gaps = _Gaps(usage, host, is_whole)
+    gaps = _Gaps(view, usage, host)
     return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
 
 
 class _Gaps:
     """The gaps of a GPU, split; all arrays have a place for each gap."""
 
-    def __init__(self, usage: Usage, host: Host, is_whole: bool) -> None:
+    def __init__(self, view: View, usage: Usage, host: Host) -> None:
         self._usage, self._host, work = usage, host, usage.work
-        gaps = self._gaps = usage.idle
+        gaps, is_whole = usage.idle, view.range_name is None
+        self._gaps = gaps
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
+        # While another GPU is at work, this one may wait for that.
+        self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
+        self._sure_s: dict[str, Seconds] = {}  # of parts, while no other GPU is at work
         self._late = gaps.copy()  # when the host was late, by its clock
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
@@ -198,8 +205,10 @@ class _Gaps:
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
         threads = np.append(host.threads, UNKNOWN)
         feeding = threads[work.launches[work.where(lambda tag: not tag.lane.endswith(" to host"))]]
-        if (feeding != UNKNOWN).any():
+        feeding = np.unique(feeding[feeding != UNKNOWN])
+        if len(feeding):
             launches[~np.isin(threads[launches], feeding)] = UNKNOWN
+        self._is_alone = len(feeding) <= 1
         self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
         # What the host does sooner is waited for longer: in the next collective, or till a batch of
         # a loader's workers comes.
@@ -208,6 +217,8 @@ class _Gaps:
         self._waits_anyway = length_within(usage.waiting, *nexts_s) > _LONG_S
         self._waits_anyway |= gaps[:, 0] < host.awaited_s
         self._on_axis = self._late + host.shift(threads[launches])
+        shifts = host.shift(np.unique(threads[launches]))
+        self._shared = (view.shared + shifts[:, None]).reshape(-1, 2)
         self._split(launches != UNKNOWN, ended)
 
     def _take_queued(self, which: Places, launches: Places) -> None:
@@ -224,12 +235,7 @@ class _Gaps:
         starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, START_S)[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        work = self._usage.work[self._nexts[which]]
-        is_staged = work.where(lambda tag: tag.lane.endswith(" from host")) & ~is_queued
-        is_staged &= work.where(lambda tag: tag.memory == "pageable")
-        is_staged &= (work.sizes_bytes >= SMALL_BYTES) & (self._nexts[which] != UNKNOWN)
-        of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
-        for cause, holds in of.items():
+        for cause, holds in (("queued", is_queued), ("unknown", ~is_queued)):
             self.parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self, launched: Mask, ended: Mask) -> None:
@@ -239,10 +245,13 @@ class _Gaps:
         parts_s["ended"] = lengths_s * ended
         for cause, when in host.did.items():  # without a thread, where nothing is
             parts_s[cause] = length_within(when, *self._on_axis.T)
+            self._sure_s[cause] = length_within(without(when, self._shared), *self._on_axis.T)
         rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
-        parts_s["elsewhere"] = rest_s * launched
-        parts_s["unknown"] += rest_s * ~launched
-        is_brief = self._lengths_s <= np.where(launched, _BRIEF_S, _NOISE_S)
+        # A thread beside others may do nothing because nothing is left for it to do.
+        is_known = launched & self._is_alone
+        parts_s["elsewhere"] = rest_s * is_known
+        parts_s["unknown"] += rest_s * ~is_known
+        is_brief = self._lengths_s <= np.where(launched, BRIEF_S, _NOISE_S)
         parts_s["brief"] = parts_s["unknown"] * is_brief
         parts_s["unknown"] -= parts_s["brief"]
         for seconds in parts_s.values():
@@ -250,21 +259,27 @@ class _Gaps:
 
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
-        parts_s = saved_s = self.parts_s[cause]
+        parts_s = self.parts_s[cause]
+        saved_s = self._sure_s.get(cause, parts_s)
         if cause in _REMOVABLE:
             saved_s = self._saved(cause)
         if cause in {*self._host.did, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
+        if not CAUSES[cause].is_fact:
+            saved_s = np.minimum(saved_s, self._alone_s)
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
-        longest = [self._longest(i, cause) for i in most]
-        names = [span.name for span in longest[0]] or ["no named range"]
-        if cause != "elsewhere":
-            names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
+        longest = [*self._longest(most, cause)]
+        nothing = (
+            "no named range" if cause == "elsewhere" else "Python, from one launch to the next"
+        )
+        seen = longest[:1] if cause == "elsewhere" else longest
+        names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
         at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        why = f"{times} it was idle {what} To mend that saves up to {at_most} of one gap."
+        saves = f" To mend that saves up to {at_most} of one gap." * (not CAUSES[cause].is_fact)
+        why = f"{times} it was idle {what}{saves}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]
@@ -286,35 +301,25 @@ class _Gaps:
         saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
-    def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
-        """Records that may show a cause, with their times, and when gaps are on these."""
-        host, sorts = self._host, _RECORDS.get(cause, (cause,))
-        which = np.any([host.sorts == sort for sort in sorts], axis=0)
-        if cause == "profiler":  # which has threads of its own
-            return host.records[which], host.records.times_s[which], self._late
-        return host.records[which], host.on_axis[which], self._on_axis
-
-    def _names(self, cause: str, which: Mask) -> list[str]:
-        """What the host did in some gaps, that with the longest share first."""
-        records, times_s, late = self._records(cause)
-        names, of = records.coded(lambda tag: tag.name)
-        by_name_s = np.bincount(of, length_within(covered(late[which]), *times_s.T), len(names))
-        most = np.argsort(-by_name_s, kind="stable")[:SHOWN].tolist()
-        return [names[i] for i in most if by_name_s[i]]
-
-    def _longest(self, i: int, cause: str) -> list[Span]:
-        """The record with the longest share of a gap, or the innermost range of what is left of it.
+    def _longest(self, gaps: list[int], cause: str) -> Iterator[list[Span]]:
+        """The record with the longest share of each gap, or the innermost range of what is left.
 
         That has most of the time in which the thread was seen to do nothing else.
         """
-        records, times_s, late = self._records(cause)
-        part = late[i : i + 1]
-        if cause == "elsewhere":
-            part = without(part, self._host.seen)
-        shares_s = length_within(part, *times_s.T)
-        least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
-        fits = np.flatnonzero((shares_s > 0) & (shares_s >= least_s))
-        return records[fits[np.argsort(records.lengths_s[fits], kind="stable")[:1]]].spans()
+        host, late, sorts = self._host, self._on_axis, _RECORDS.get(cause, (cause,))
+        which = np.flatnonzero(np.any([host.sorts == sort for sort in sorts], axis=0))
+        times_s = host.on_axis[which]
+        if cause == "profiler":  # which has threads of its own
+            times_s, late = host.records.times_s[which], self._late
+        for i in gaps:
+            part = late[i : i + 1]
+            if cause == "elsewhere":
+                part = without(part, host.seen)
+            shares_s = length_within(part, *times_s.T)
+            least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
+            fits = which[(shares_s > 0) & (shares_s >= least_s)]
+            lengths_s = host.records.lengths_s[fits]
+            yield host.records[fits[np.argsort(lengths_s, kind="stable")[:1]]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""

@@ -20,7 +20,6 @@ from autopar.traces.utilization import OTHER_LANES, view_of
 
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
-_MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
 _NAME = 44  # characters of a name, so that its times fit beside it
 _MOST_DRAWN = 20_000  # spans; each takes 20 µs and a kilobyte until it is drawn
 _NO_GPU = (
@@ -70,8 +69,7 @@ class Report:
 
     @cached_property
     def _idle(self) -> list[Finding]:
-        is_whole = self.view.range_name is None
-        return [it for gpu in self._gpus for it in idle_of(gpu, self._host, is_whole=is_whole)]
+        return [it for gpu in self._gpus for it in idle_of(self.view, gpu, self._host)]
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -129,7 +127,7 @@ class Report:
         }
 
     def verdict(self) -> list[str]:
-        """The answer in at most four sentences: how busy, how far from the limit, and why."""
+        """The answer in a few sentences: how busy, how far from the limit, and why."""
         said = []
         for top in self.findings[:1]:
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
@@ -151,16 +149,7 @@ class Report:
             f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
             f"and copies as fast and as many at once as here.",
         ]
-        exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in self.figures.values())
-        if exposed_s > _MUCH * self.window_s:
-            whose = "Some of that may be waiting for other ranks, which the files of all tell."
-            if waiting_s := max(length_s(gpu.waiting) for gpu in self._gpus):
-                whose = f"Up to {format_seconds(waiting_s)} of it was waiting for other ranks."
-            lines.append(
-                f"Communication ran with no computing beside it for up to "
-                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
-            )
-        return [*lines, *(said or ["No findings: nothing was seen that keeps it from that."])]
+        return [*lines, *(said or ["No findings: nothing is certain that keeps it from that."])]
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
 OTHER_LANES = "lanes of no GPU"
+BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 WITHIN = "copy within"  # what sort of work copies are that stay on their GPU
 
 
@@ -69,6 +71,20 @@ class View:
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
+
+    @cached_property
+    def computing(self) -> Intervals:
+        """When some GPU computed."""
+        return covered(np.concatenate([as_array([]), *(it.when("compute") for it in self.usages)]))
+
+    @cached_property
+    def shared(self) -> Intervals:
+        """Of several GPUs, when one of them was at work, or between two kernels for a moment."""
+        gpus = [it.busy for it in self.usages if it.name != OTHER_LANES]
+        if len(gpus) < 2:
+            return as_array([])
+        idle = without(self.window, covered(np.concatenate(gpus)))
+        return without(self.window, idle[idle[:, 1] - idle[:, 0] > BRIEF_S])
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
