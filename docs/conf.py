@@ -48,6 +48,7 @@ extensions = [
     "gallery_pages",
     "glossary_links",
     "goals",
+    "notebooks",
     "records",
     "said_once",
     "simulator",
