@@ -19,7 +19,7 @@ _TITLES = {".md": re.compile("(?m)^# (.+)"), ".py": re.compile('"""\n(.+)')}
 
 def as_markdown(text, gallery_conf, folder, levels, *, convert):
     """A text of a script: lines that stay lines, folds that open, and links to the site's pages."""
-    text = _NEXT_LINE.sub("  \n", _INDEX.sub("", text))
+    text = _NEXT_LINE.sub("  \n", _INDEX.sub("", text)).replace(">`__", ">`_")
     text = _FOLD.sub(lambda fold: _details(fold[1], dedent(fold[2]).strip()), text)
     text = _PAGE.sub(lambda page: _link(Path(folder), page[1]), text)
     return convert(_ROLE.sub(r"`\1`", text), gallery_conf, folder, levels)
