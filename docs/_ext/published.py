@@ -36,8 +36,8 @@ def write_sitemap(app, error):
 
 
 def add_not_found(app, config):
-    config.html_additional_pages = {"404": "404.html"}
-    config.html_context = {"site_path": urlsplit(config.html_baseurl).path or "/"}
+    config.html_additional_pages["404"] = "404.html"
+    config.html_context["site_path"] = urlsplit(config.html_baseurl).path or "/"
 
 
 def setup(app):

@@ -1,7 +1,4 @@
 // Reports of the command: their prose may break anywhere, and what stands in columns scrolls by itself.
-// The command has broken its prose before the first word that would end behind this column.
-const REPORT_WIDTH = 100;
-const between = (above, line) => (above.length + line.split(" ")[0].length < REPORT_WIDTH ? "\n" : " ");
 document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").forEach((pre) => {
   const parts = [];
   for (const line of pre.textContent.trimEnd().split("\n")) {
@@ -12,8 +9,7 @@ document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").
   const boxes = parts.map(({ prose, lines }) => {
     const box = document.createElement("span");
     box.className = prose ? "autopar-prose" : "autopar-columns";
-    const joined = (text, line, i) => text + (prose ? between(lines[i - 1], line) : "\n") + line;
-    box.textContent = lines.reduce(joined);
+    box.textContent = lines.join("\n");
     return box;
   });
   pre.replaceChildren(...boxes);
