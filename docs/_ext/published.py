@@ -21,7 +21,7 @@ def describe(doctree, most, _):
     first = next((one.astext() for one in texts if _SMALL not in one["classes"]), "")
     words = " ".join(first.split())
     sentences = re.match(rf".{{,{most - 1}}}[.?!](?= |$)|.*?[.?!](?= |$)", words)
-    return escape(sentences[0] if sentences else words)
+    return sentences[0] if sentences else words
 
 
 def write_sitemap(app, error):
