@@ -164,9 +164,10 @@ def test_the_page_for_wrong_addresses_asks_for_nothing_and_leads_home(browser, u
     elsewhere.context.close()
 
 
-def test_the_page_for_wrong_addresses_leads_home_in_a_folder_too(browser):
-    tab = browser.new_page()
+def test_the_page_for_wrong_addresses_leads_home_in_a_folder_too_and_may_be_dark(browser):
+    tab = browser.new_page(color_scheme="dark")
     tab.goto((SITE / "404.html").as_uri())
+    assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(255, 255, 255)"
     tab.locator("a").click()
     tab.wait_for_url((SITE / "index.html").as_uri())
     tab.close()
