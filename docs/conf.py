@@ -48,6 +48,7 @@ extensions = [
     "gallery_pages",
     "glossary_links",
     "goals",
+    "notebooks",
     "records",
     "said_once",
     "simulator",
@@ -155,6 +156,7 @@ ogp_site_url = ADDRESS
 ogp_social_cards = {
     "font": "DejaVu Sans",  # comes with matplotlib
     "line_color": "#1f5fbf",
+    "description_max_length": 300,  # all of it: see `published`
     "image_mini": "_static/thumbnail.png",
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

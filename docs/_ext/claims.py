@@ -97,13 +97,14 @@ class Verdicts(Directive):
                 one = outcome(claim, claim.estimate.origin)
                 line = nodes.paragraph("", "", nodes.strong(text=one.verdict.capitalize()))
                 line += nodes.Text(f": {one.sentence} {one.figure}; claimed: {one.bound}. ")
-                line += nodes.Text(f"({claim.estimate.note}) " if claim.estimate.note else "")
+                if note := claim.estimate.note:
+                    line += nodes.Text(f"({note[0].upper()}{note[1:]}.) ")
                 line += link(page, on=env.docname)
                 listed += nodes.list_item("", line)
         words = f"The gallery pages that this section links have, by the newest records, {said}."
         if not listed.children:
-            count = len(claims)
-            words = f"By the newest records all {count} claims of the linked gallery pages hold."
+            all_of_them = "both" if len(claims) == 2 else f"all {len(claims)}"
+            words = f"By the newest records {all_of_them} claims of the linked gallery pages hold."
         summary = nodes.paragraph(text=words)
         return [summary, listed] if listed.children else [summary]
 

@@ -19,6 +19,7 @@ _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.conta
 _TIP = re.compile(r' tooltip="([^"]*)"')
 _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
 _NEED = "You need:"  # how the line of the opening begins that goes to the row
+_REPEATED = {f"sphx-glr-{name}" for name in ("download-link-note", "footer", "timing")}
 _MINUTES = re.compile(r"\b\d+ minutes?\b(?! to read)")
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
@@ -144,9 +145,9 @@ def put_row_below_title(doctree, page):
     # As an admonition, which no summary of the page begins with.
     box = nodes.admonition("", row, classes=["autopar-row"])
     next(doctree.findall(nodes.section)).insert(1, box)
-    for note in list(doctree.findall(nodes.note)):
-        if "sphx-glr-download-link-note" in note["classes"]:  # says where the files are, too
-            note.parent.remove(note)
+    for node in list(doctree.findall(nodes.Element)):
+        if _REPEATED & set(node["classes"]):
+            node.parent.remove(node)
 
 
 def enclose(parent, start, summary, stop=None):

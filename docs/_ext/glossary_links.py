@@ -9,7 +9,7 @@ import re
 from docutils import nodes
 
 # These pages stay: they explain the terms, or are for those who know them.
-_OTHERS = ("glossary", "reference", "contributing", "404")
+_OTHERS = ("glossary", "reference", "contributing")
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
 _CARD = "sd-card"  # which a link of its own covers

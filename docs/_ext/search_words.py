@@ -2,7 +2,7 @@
 
 from docutils import nodes
 
-_OUTPUTS = {"cell_output", "sphx-glr-script-out", "sphx-glr-timing", "sphx-glr-footer"}
+_OUTPUTS = {"cell_output", "sphx-glr-script-out"}
 _SKIPPED = "no-search"  # the class of what Sphinx's index leaves out
 
 

@@ -15,6 +15,10 @@ document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").
   pre.replaceChildren(...boxes);
 });
 
+// Page 404 may find the home page of a folder first: from there on the way home is known.
+const CONTENT_ROOT = document.documentElement.dataset.content_root;
+if (location.hash === "#home" && CONTENT_ROOT !== "./") location.replace(`${CONTENT_ROOT}index.html`);
+
 // Boxes that scroll sideways can be reached with the keyboard, so that all of them can be read.
 const BOXES =
   "pre, .autopar-columns, .autopar-table-box, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";

@@ -8,15 +8,15 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
-All run without an error, and their numbers are wrong. In the picture, compare the orange bars: the
-upper copy begins before its product ends, and the lower one waits.
+All five run without an error, and their numbers are wrong. In the picture, compare the orange
+bars: the upper copy begins before its product ends, and the lower one waits.
 """
 
 # %%
 # 1: nothing tells the copy when to begin
 # ---------------------------------------
 # Two *streams* are two queues of a GPU, and neither waits for the other by itself, as in `diffusers
-# <https://github.com/huggingface/diffusers/pull/13502>`_. ``late_product(x)`` is ``x.mm(x)``, late.
+# <https://github.com/huggingface/diffusers/pull/13502>`_. ``late_product`` multiplies late.
 
 import torch
 
@@ -34,8 +34,8 @@ def missing_event(x, mended):
 # %%
 # 2: the source is gone before it is read
 # ---------------------------------------
-# Torch knows on which stream ``y`` was made, and gives its memory to the next tensor there. In
-# `torchrec <https://github.com/meta-pytorch/torchrec/pull/4231>`_ this gave NaN.
+# Torch knows only the stream on which ``y`` was made. Once the program drops ``y``, the next tensor
+# there gets its memory. `torchrec <https://github.com/meta-pytorch/torchrec/pull/4231>`_ got NaN.
 def source_freed(x, mended):
     host, side, y = on_host(x), torch.cuda.Stream(x.device), x.mm(x)
     side.wait_stream(torch.cuda.current_stream(x.device))
@@ -66,9 +66,9 @@ def slot_reused(x, mended):
 # %%
 # 4 and 5: the host reads before the copy
 # ---------------------------------------
-# A copy to the host returns before it has begun, which `vLLM
-# <https://github.com/vllm-project/vllm/pull/36013>`__ forgot. `gpt-fast
-# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited, but for the *current* GPU.
+# The call returns before the copy has begun. `vLLM
+# <https://github.com/vllm-project/vllm/pull/36013>`__ read at once. `gpt-fast
+# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited first, but for the *current* GPU.
 
 
 def read_early(x, mended):
@@ -141,7 +141,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A delay makes all but the third fail always. In a real program chance decides whether they do.
+# Delays make all but the third fail in each run here. In a real program chance decides.
 #
 # Now you
 # -------

@@ -17,8 +17,8 @@ A pipeline is not free: it takes some microseconds of the host for each chunk th
 # A chunk costs more than a bare copy
 # -----------------------------------
 # Data passes through a ring of *slots*, pieces of pinned memory that are used in turn. A *chunk* is
-# what fits into one of them. A bare `copy_` is tempting, as nothing costs the host less. But who
-# copies like this has to wait for the copy before the memory is read or used again.
+# what fits into one of them. A bare `copy_` is tempting, as nothing costs the host less. But if you
+# copy like this, you have to wait for the copy before the memory is read or used again.
 
 from dataclasses import replace
 from functools import partial

@@ -132,7 +132,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # Where messages take longer than backward, as over a slow network, the rest is exposed. Larger
-# batches send less often, and fewer bits less. :doc:`/howto/from_one_machine_to_many` goes on.
+# batches send less often, and short numbers less. :doc:`/howto/from_one_machine_to_many` goes on.
 #
 # On this machine
 # ---------------
@@ -157,4 +157,4 @@ ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements))
 #         def message(made):
 #             return nn.utils.parameters_to_vector(p.grad.bfloat16() for p in made)
 #
-#     Adam refuses them so. After the wait, `p.grad = p.grad.float()` makes them whole again.
+#     Adam refuses such gradients. After the wait, `p.grad = p.grad.float()` converts them back.

@@ -17,7 +17,7 @@ is used like the other one, and is several times faster.
 # %%
 # By way of the host it takes two copies
 # --------------------------------------
-# It is tempting to bring results to the host, as there they are of use to all. Each GPU reaches the
+# It is tempting to bring results to the host, from which all can get them. Each GPU reaches the
 # host by PCIe, and then the other one has to get them by PCIe, too.
 
 import torch

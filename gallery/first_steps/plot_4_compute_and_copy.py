@@ -45,10 +45,10 @@ def one_stream(x, count):
 # Two streams hide all copies but one
 # -----------------------------------
 # The right way changes five lines. The results go to pinned memory, which the GPU can write to by
-# itself, and which is made only once (1). A copy waits for an *event*, a mark
-# behind one product, and not for all products (2). It goes to a stream of its own (3) and leaves
-# the host free (4). The last line keeps a product's memory until its copy has read it (5). Before
-# the host reads a buffer it has to wait, as by `side.synchronize()`; here `race` waits.
+# itself, and which is made only once (1). A copy waits for an *event*, a mark behind one product,
+# and not for all products (2). It goes to a stream of its own (3) and leaves the host free (4). The
+# last line keeps a product's memory until its copy has read it (5). Before the host reads a buffer
+# it has to wait, as by `side.synchronize()`; here `race` waits.
 
 
 def two_streams(x, buffers, side):
@@ -62,8 +62,8 @@ def two_streams(x, buffers, side):
 
 
 # %%
-# A *lane* of autopar's is a stream that does the waiting and the keeping by itself. `race` compares
-# all results, bit by bit, and times all ways in turn.
+# A *lane* is a queue of autopar's, here with a stream, that waits and keeps memory by itself.
+# `race` compares all results, bit by bit, and times all ways in turn.
 
 
 # Folded: the same in two lines, and the measurement
@@ -100,9 +100,9 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # %%
 # How near to the limit?
 # ----------------------
-# The limit is the longer part and one piece of the shorter, as they were alone; by its spread a row
-# may pass it. Compare *one stream* with the two parts above it: it takes the sum. The row in bold
-# hardly takes more than products. *Saved* is by the clock, of the copies; *hidden* by the timeline.
+# The limit is the longer part and one piece of the shorter, timed alone; times have a spread, so a
+# row may pass it. Compare *one stream* with the two parts above it: it takes the sum. The row in
+# bold hardly takes more than *products*. *Saved* is a share of the copies' time, by the clock.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(

@@ -38,8 +38,8 @@ def add_tasks(graph, x, out, rows=1):
 # If the work of a task takes the time *t*, and the task costs the time *c* beside it, the CPU works
 # for *t* / (*t* + *c*) of the time. That is half where *t* = *c*.
 #
-# Half is kept by tasks of some tens of microseconds
-# --------------------------------------------------
+# Tasks of some tens of microseconds keep half of the CPU
+# -------------------------------------------------------
 # Two threads share out the same rows, in pieces of 200 rows down to a single one. A piece is a task
 # of a graph, or of Python's own `concurrent.futures
 # <https://docs.python.org/3/library/concurrent.futures.html>`__. Bare threads, which call all
@@ -113,9 +113,9 @@ ax.legend(loc="upper left", fontsize="small")
 ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 
 # %%
-# What is kept is held against bare threads with pieces of 200 rows. The second claim is of the
-# better scheduler, the third of the graph. Where a line falls again at the right end, the cost of a
-# task does not explain it.
+# The share that is kept is compared with bare threads and pieces of 200 rows. The second claim is
+# of the better scheduler, the third of the graph. Where a line falls again at the right end, the
+# cost of a task does not explain it.
 half = fine.estimate(lambda s: half_kept_us(s, GRAPH))
 finest = fine.estimate(lambda s: max(kept(s, way)[0] for way in (GRAPH, FUTURES)))
 coarse = fine.estimate(lambda s: kept(s, GRAPH)[-1])

@@ -21,7 +21,7 @@ and runs at once what it may. A graph of tasks gives this back to PyTorch.
 #
 # MXNet's calls look the same, and return at once. Each is noted with the arrays that it reads and
 # those that it writes. The engine's workers are threads that take what waits for nothing any more,
-# so two products run at the same time. Who reads a result has to wait for it.
+# so two products run at the same time. Whoever reads a result has to wait for it.
 
 import os
 
@@ -51,8 +51,8 @@ def as_graph(x, outs):
 
 
 # %%
-# Each library measures in a process of its own, with one thread for each product. So what is gained
-# comes of products at the same time, and not of threads within one.
+# Each library measures in a process of its own, with one thread for each product. So a gain
+# comes from products at the same time, and not from threads within one.
 
 # Folded: the same products in MXNet
 TORCH = ["PyTorch, loop", "PyTorch, graph on 2 lanes"]

@@ -16,7 +16,7 @@ time, a pair of events has part of the launch, and only a profiler has the kerne
 # Around one kernel a clock times the launch, too
 # -----------------------------------------------
 # The tempting way to time a *kernel*, a function that runs on the GPU, is the wall clock. A pair of
-# *events* seems better, marks that the GPU stamps with its time (see :class:`torch.cuda.Event`).
+# *events* seems better: the GPU stamps these marks with its time (see :class:`torch.cuda.Event`).
 
 import tempfile
 import time

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from reader import HIGH, NARROW, PAGES, WIDE, Reader, needs_site
+from reader import HIGH, HOST, NARROW, PAGES, SITE, UNDER, WIDE, Reader, needs_site
 
 axe = pytest.importorskip(
     "axe_playwright_python", reason="axe-playwright-python comes with the group browser"
@@ -150,13 +150,27 @@ def test_the_search_finds_the_page_about_it_first(reader, words, place):
         assert any("plot_1_where_a_copys_time_goes" in place for place in places[:5])
 
 
-@pytest.mark.parametrize("place", ["no_page.html", "no/such/folder/", "glossary/x"])
-def test_the_page_for_wrong_addresses_finds_its_site(browser, place):
-    elsewhere = Reader(browser, WIDE, under="/some/where/")
+@pytest.mark.parametrize("under", ["/", "/some/where/", UNDER])
+@pytest.mark.parametrize("place", ["no_page.html", "chapter/none.html", "a/b/c/"])
+def test_the_page_for_wrong_addresses_asks_for_nothing_and_leads_home(browser, under, place):
+    elsewhere = Reader(browser, WIDE, under=under)
     tab = elsewhere.open(place)
-    assert tab.locator("h1").inner_text().startswith("There is no such page")
-    assert tab.locator("base").get_attribute("href") == elsewhere.under
+    assert tab.locator("h1").inner_text() == "There is no such page"
+    assert tab.evaluate("performance.getEntriesByType('resource')") == []
+    tab.locator("a").click()
+    tab.wait_for_url(re.compile(f"^{HOST}{under}index.html(#home)?$"))
+    assert tab.locator("h1").inner_text().startswith("Is your PyTorch program")
+    assert not elsewhere.faults
     elsewhere.context.close()
+
+
+def test_the_page_for_wrong_addresses_leads_home_in_a_folder_too_and_may_be_dark(browser):
+    tab = browser.new_page(color_scheme="dark")
+    tab.goto((SITE / "404.html").as_uri())
+    assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(255, 255, 255)"
+    tab.locator("a").click()
+    tab.wait_for_url((SITE / "index.html").as_uri())
+    tab.close()
 
 
 @pytest.mark.parametrize(("switch", "drawer"), [("nav", "sidebar"), ("toc", "toc")])

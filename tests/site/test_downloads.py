@@ -6,6 +6,7 @@ From an empty folder, with autopar installed but no checkout, and without a GPU.
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def test_all_pages_have_a_notebook_with_the_install_line_and_the_code_of_its_scr
         cells = ["".join(cell["source"]) for cell in others if cell["cell_type"] == "code"]
         code = [one for one in ast.parse(script).body if not _is_text(one)]
         assert ast.dump(ast.parse("\n".join(cells))) == ast.dump(ast.Module(code, []))
+        texts = ["".join(cell["source"]) for cell in others if cell["cell_type"] == "markdown"]
+        assert re.findall(r"(?m):\w+:`.*|^\.\. .*|^\| .*", "\n".join(texts)) == []  # of reST
 
 
 def _is_text(statement):

@@ -134,7 +134,8 @@ def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(extensio
     names = "of_another_tool.sqlite", "plot_1.ipynb", "plot_1.py", "plot_1.zip"
     files = [nodes.paragraph("", "", pages.download_reference(reftarget=name)) for name in names]
     doctree, page = page_of([nodes.line_block("", line), *files])
-    doctree.insert(0, nodes.note("", classes=["sphx-glr-download-link-note"]))
+    for name in ("download-link-note", "footer", "timing"):
+        doctree.insert(0, nodes.container("", nodes.inline(), classes=[f"sphx-glr-{name}"]))
     pages.arrange(page_named("auto_gallery/one/plot_1"), doctree)
     items = [item.astext() for item in page[1].findall(nodes.list_item)]
     assert items == ["Colab", "Notebook", "Script", "Source", "8 minutes to read"]
@@ -144,7 +145,7 @@ def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(extensio
     assert tuple(own) == names[1:3]
     assert source.endswith("/gallery/one/plot_1.py")
     assert page[2].astext() == "Read this."
-    assert list(doctree.findall(nodes.note)) == []
+    assert doctree.children == [page]
 
 
 @pytest.fixture

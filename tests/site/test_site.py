@@ -126,6 +126,13 @@ def test_sitemap_has_every_page():
         assert any(place.endswith(f"/{page}") for place in places), page
 
 
+@pytest.mark.parametrize("page", sorted({*PAGES} - _NOT_WRITTEN))
+def test_page_is_told_by_whole_sentences(page):
+    text = (SITE / page).read_text(encoding="utf-8")
+    said = html.unescape(re.search(r'"og:description" content="([^"]*)"', text)[1])
+    assert re.fullmatch(r"(autopar|[A-Z]).{30,250}[.?]", said)
+
+
 def test_letters_of_figures_can_be_read_on_a_phone():
     figures = [path for path in SITE.glob("_images/sphx_glr_*.png") if "_2_00x" not in path.name]
     widths = {path.name: int.from_bytes(path.read_bytes()[16:20]) for path in figures}
