@@ -103,8 +103,11 @@ class Verdicts(Directive):
                 listed += nodes.list_item("", line)
         words = f"The gallery pages that this section links have, by the newest records, {said}."
         if not listed.children:
-            all_of_them = "both" if len(claims) == 2 else f"all {len(claims)}"
-            words = f"By the newest records {all_of_them} claims of the linked gallery pages hold."
+            which = {1: "the only claim", 2: "both claims"}.get(
+                len(claims), f"all {len(claims)} claims"
+            )
+            verb = "holds" if len(claims) == 1 else "hold"
+            words = f"By the newest records {which} of the linked gallery pages {verb}."
         summary = nodes.paragraph(text=words)
         return [summary, listed] if listed.children else [summary]
 

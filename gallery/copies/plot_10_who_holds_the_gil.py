@@ -10,6 +10,7 @@ Who holds the GIL?
 
 Where a step has many small operators, the GPU waits for the thread that launches them. A thread
 that feeds the loop may hold it up: both need the *GIL*, which one thread of Python has at a time.
+A thread that counts in Python holds it for milliseconds, and one that copies lets it go.
 """
 
 # %%
@@ -44,6 +45,7 @@ def train(model, batches):
 # .. code-block:: diff
 #
 #     -for x, y in DataLoader(data, batch_size=None, num_workers=4, pin_memory=True):
+#     +data = [(x.pin_memory(), y.pin_memory()) for x, y in data]  # once, if it fits
 #     +for x, y in pipeline.prefetch(data):
 
 # Folded: the measurement
@@ -93,17 +95,16 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 
 # %%
-# In the picture at the top, a gap between *launches* is the time to get a batch. *Launches* longer
-# than in the first timeline wait for the GIL, or for a core. PyTorch itself names the small bars.
+# In the picture at the top, a gap between *launches* is the time to get a batch; the bars inside of
+# them are PyTorch's. The profiler slows each launch down, so steps take longer than in the table.
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
-steps = {way: some.between(0, some.makespan_s / 1.8) for way, some in fed.timelines.items()}
-ap.show_timelines(steps, "b11_who_holds_the_gil", title="Some steps, fed in three ways")
+ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fed in three ways")
 
 # %%
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
-# Compare all rows with *data on the device already*, which nobody has to feed. On a busy host even
-# that time varies from run to run, and then a claim below is too noisy to tell.
+# Compare all rows with *data on the device already*, which nobody has to feed. *Prefetch* by itself
+# copies on the host as the loader does, so it may gain little; data pinned once spares that copy.
 
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
@@ -117,8 +118,7 @@ ap.show(
 # A thread that counts holds launches up
 # --------------------------------------
 # PyTorch's operators let the GIL go while they work, and Python's do not. Look at how long launches
-# of two steps take beside a thread that copies a batch, and one that counts. A copy uses cores and
-# memory all the same, so its times vary: where a star stands, look at no more than the direction.
+# of two steps take beside a thread that copies a batch, and one that counts.
 
 copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
 counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])

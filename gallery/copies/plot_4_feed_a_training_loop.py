@@ -107,7 +107,7 @@ wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with *data on the device already*. *Saved* is a share of copies' time.
+# Compare the row in bold with *data on the device already*.
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 gain = wide.estimate(lambda s: s[PINNED] / s[PREFETCH])

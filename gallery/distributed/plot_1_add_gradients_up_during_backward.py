@@ -114,7 +114,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: beside computing they are hidden. The
-# last bucket can't be, so the limit has its time; :doc:`/benchmarks` holds what is exposed against
+# last bucket can't be, so the limit has its time; :doc:`/benchmarks` show what is exposed beside
 # it. But each message takes a part of the GPU from computing. So compare the rows of *buckets* with
 # the one after backward: many small ones may save nothing, and even cost time.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}

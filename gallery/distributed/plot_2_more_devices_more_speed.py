@@ -130,8 +130,8 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Ranks on a CPU share its cores. Where the work of one rank has all of them already, more ranks
-# seldom help.
+# Ranks on a CPU share its cores with one another, and with all else that runs there. So these times
+# vary, and tell little of more devices.
 
 SMALL = {"products": 12, "size": 384, "width": 256, "layers": 3, "batch": 256, "repeats": 5}
 SMALL = {"counts": [1, 2], "device": "cpu", **SMALL}

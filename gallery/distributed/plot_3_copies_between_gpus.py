@@ -121,7 +121,7 @@ ap.show(
     ap.claim("So is most of that of copies to a GPU.", gpu, at_least=0.8, unit="%"),
     ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),
     ap.claim("Together GPUs bring clearly more to the host.", more, at_least=1.5, unit="×"),
-    ap.claim("To each other they need more time than one.", turns, at_least=1.3, unit="×"),
+    ap.claim("Copies to each other at once take longer than one.", turns, at_least=1.3, unit="×"),
 )
 
 # %%
@@ -146,5 +146,8 @@ ap.show(
 #
 #         def at_once(pairs):
 #             for place, y in pairs:
-#                 with torch.cuda.stream(torch.cuda.Stream(y.device)):
+#                 side = torch.cuda.Stream(y.device)
+#                 side.wait_stream(torch.cuda.current_stream(y.device))  # which made y
+#                 with torch.cuda.stream(side):
 #                     place.copy_(y, non_blocking=True)
+#                 y.record_stream(side)

@@ -138,7 +138,7 @@ class Claim:
         """The figure in words, with its interval if it has one."""
         value, estimate = self._shown(self.estimate.value), self.estimate
         if math.isnan(estimate.low):
-            return f"{value} (no interval: times vary so much that some give no such figure)"
+            return f"{value} (no interval: the times vary too much for one)"
         if estimate.low == estimate.high:
             return value
         ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
