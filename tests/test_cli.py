@@ -115,16 +115,19 @@ def test_what_cannot_be_recorded_is_told_before_any_script_is_run(
     assert not (tmp_path / "machine").exists()
 
 
+@pytest.mark.parametrize("named", ["by --to", "in the environment"])
 def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
-    a_gpu, tmp_path, monkeypatch, capfd
+    named, a_gpu, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
+    if named == "in the environment":
+        monkeypatch.setenv("AUTOPAR_RECORD_TO", "records")
     scripts, folder = Path("gallery/experiments"), Path("records")
     scripts.mkdir(parents=True)
     for name in ("plot_2_b.py", "plot_1_a.py"):
         script(scripts / name)
     (scripts / "helper.py").write_text("raise SystemExit('not a page')")
-    assert main(["record", "--to", "records"]) == 0
+    assert main(["record", *(["--to", "records"] if named == "by --to" else [])]) == 0
     notes = [path.read_text().splitlines() for path in sorted(folder.glob("machine/*"))]
     assert len(notes) == 2
     pids, backends, places, packages = map(set, zip(*notes, strict=True))

@@ -47,6 +47,7 @@ _FAIL_UNDER = (
 )
 _RANGE = "look only at ranges of this name, which NVTX or record_function gave"
 _SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
+_FOLDER = "read and write records here; if not given, where AUTOPAR_RECORD_TO says, or the package"
 _OUTPUTS = {
     "html": "the whole report as one HTML page",
     "json": "the figures as JSON, times in seconds",
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     what = "run scripts of the gallery, and write their records"
     add = verbs.add_parser("record", help=what).add_argument
     add("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
-    add("--to", type=Path, metavar="FOLDER", help="read and write records here")
+    add("--to", type=Path, metavar="FOLDER", help=_FOLDER)
     add("--check", action="store_true", help="run nothing, list outdated records")
     return parser
 
@@ -157,11 +158,13 @@ def _timeline(options: argparse.Namespace) -> int:
 def _record(options: argparse.Namespace) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
     from autopar.device import num_gpus
+    from autopar.records.experiment import RECORD_TO
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
     from autopar.records.store import FOLDER
 
     _on_interrupt(raises=True)
-    folder, gallery = options.to or FOLDER, scripts_of(Path("gallery").resolve())
+    folder = options.to or Path(os.environ.get(RECORD_TO) or FOLDER)
+    gallery = scripts_of(Path("gallery").resolve())
     named = {name: _named(name, gallery) for name in options.scripts}
     missing = [name for name, scripts in named.items() if not scripts]
     scripts = list(dict.fromkeys(itertools.chain(*named.values()))) if named else gallery
