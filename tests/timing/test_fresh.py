@@ -1,5 +1,6 @@
 """A function called in a new process: its result, its surroundings, its errors."""
 
+import asyncio
 import functools
 import os
 import sys
@@ -165,3 +166,18 @@ def test_what_csan_reports_is_told_from_what_runs_and_from_what_fails():
     for other, words in ((broken, "no such luck"), (pretended, "RuntimeError: CUDASanitizer")):
         with pytest.raises(RuntimeError, match=words):
             csan_reports(other)
+
+
+_add_one = lambda x: x + 1  # noqa: E731
+
+
+async def _doubled(x):
+    return 2 * x
+
+
+def _by_lambda_and_coroutine(x):
+    return asyncio.run(_doubled(_add_one(x)))
+
+
+def test_lambdas_and_coroutines_of_the_module_come_along():
+    assert in_fresh_process(_by_lambda_and_coroutine, 2) == 6

@@ -82,7 +82,8 @@ def race(
             finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
             beside large ones may so differ altogether.
         reset: Called before each way is checked, as to fill buffers with NaN: for ways that return
-            the same memory, which may still hold what another has written.
+            the same memory, which may still hold what another has written. It comes after `setup`,
+            so it must not spoil what ways read; for ways that work in place, give the same to both.
         setup: Called before each way is checked and is seen, and before each sample of each way and
             part, outside the clock: for ways that use up or change what they are given.
         see: Labels of the ways whose timelines are taken.

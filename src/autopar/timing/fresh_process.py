@@ -192,17 +192,18 @@ def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
 
 def _with_defaults(source: str, function: FunctionType) -> str:
     """The source with the values that defaults have, where those are plain, and not their code."""
-    tree = ast.parse(source)
-    code = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)).args
-    by_name = function.__kwdefaults__ or {}
-    of_keywords = [by_name.get(each.arg, ...) for each in code.kwonlyargs]
-    for written, values in (
-        (code.defaults, function.__defaults__ or ()),
-        (code.kw_defaults, of_keywords),
-    ):
-        for i, value in enumerate(values):
-            if type(value) in _PLAIN and value == value:  # a NaN has no literal
-                written[i] = ast.Constant(value)
+    tree, by_name = ast.parse(source), function.__kwdefaults__ or {}
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef
+    codes = [node.args for node in ast.walk(tree) if isinstance(node, kinds)]
+    for code in codes[:1]:  # a lambda has none
+        of_keywords = [by_name.get(each.arg, ...) for each in code.kwonlyargs]
+        for written, values in (
+            (code.defaults, function.__defaults__ or ()),
+            (code.kw_defaults, of_keywords),
+        ):
+            for i, value in enumerate(values[: len(written)]):
+                if type(value) in _PLAIN and value == value:  # a NaN has no literal
+                    written[i] = ast.Constant(value)
     return source if ast.dump(tree) == ast.dump(ast.parse(source)) else ast.unparse(tree)
 
 
