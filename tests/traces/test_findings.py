@@ -118,7 +118,11 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert [span.name for span in finding.evidence] == ["cudaMalloc", "GPU 0 idle", "gemm"]
     assert finding.evidence[1].start_s == pytest.approx(4 * MS)
     assert finding.evidence[1].end_s == pytest.approx(6 * MS)
-    assert finding.why.endswith("To mend that saves up to 1.100 ms of one gap.")
+    assert finding.why.endswith("the host was in cudaMalloc."), "all is of one gap"
+    twice = "kernel 0.001..4 by 0; kernel 6..9 by 5.985; kernel 12..13 by 11.985"
+    wait = "call cudaStreamSynchronize"
+    why = findings(parsed(f"{twice}; {wait} 3..5.5; {wait} 8..11"))["synchronised"].why
+    assert why.endswith("The gap that lost most to it lost 3.000 ms.")
     after = "kernel 0..4 by -1; kernel 3..5.995 gpu=1; kernel 6..9 by 0.2"
     queued = findings(parsed(f"{after}; call cudaStreamWaitEvent 0.1..0.11"))["queued"]
     assert queued.why.endswith("until work of another GPU ended."), "what it costs nobody knows"
@@ -181,13 +185,34 @@ def test_where_copies_were_and_how_fast() -> None:
     pageable = "kernel 0..4; copy 2..6 memory=pageable size=8000000; kernel 6..9"
     finding = findings(parsed(pageable))["pageable"]
     assert finding.cost_s == pytest.approx(2 * MS), "what no compute hides"
-    assert "1 in all, 8.00 MB at 2.00 GB/s:" in finding.why
+    assert "1 of 1 copies, 8.00 MB at 2.00 GB/s, used" in finding.why
     assert "(stream 7)" in findings(parsed("kernel 0..2; copy 2..3 stream=7"))["one stream"].why
     unknown = [replace(work, stream="") for work in (kernel(0, 2), copy(2, 3))]
     assert list(costs(trace(*unknown))) == ["bare copies"]
     copies = "; ".join(f"copy {i}..{i + 0.9 + i / 100}" for i in range(5))
     finding = findings(parsed(f"kernel 3.5..9; {copies}"))["bare copies"]
     assert [round(span.start_s / MS) for span in finding.evidence] == [2, 1, 0]
+
+
+def test_only_copies_that_were_exposed_are_counted_and_listed() -> None:
+    """As where all but the last are hidden behind computing."""
+    hidden = "; ".join(f"copy {i}..{i + 0.9}" for i in range(9))
+    finding = findings(parsed(f"kernel 0..9.5; {hidden}; copy 9..10"))["bare copies"]
+    assert finding.why.startswith("1 of 10 copies, 1.00 MB at 1.00 GB/s, ran while nothing")
+    assert [round(span.start_s / MS) for span in finding.evidence] == [9]
+    assert costs(parsed(f"kernel 0..9.5; {hidden}")) == {}
+
+
+def test_what_is_known_costs_nothing_while_another_gpu_is_at_work() -> None:
+    """Nor does what nobody knows the cause of, as where two GPUs are used in turn."""
+    turns = "kernel 0..1; kernel 1.25..2.25 gpu=1; kernel 2.5..3.5; kernel 3.75..4.75 gpu=1"
+    found = {finding.where: finding for finding in Report(parsed(turns), name="t").findings}
+    assert found["GPU 1"].cause == "unknown"
+    assert found["GPU 1"].cost_s == pytest.approx(0.75 * MS)
+    assert found["GPU 1"].idle_s == pytest.approx(2.75 * MS), "it was idle for all that"
+    assert found["GPU 0"].cost_s == pytest.approx(0.5 * MS)
+    one = costs(parsed(turns.replace(" gpu=1", "").replace("1.25..2.25", "1.25..1.26")))
+    assert one == {"unknown": 1.74}, "its twin: of one GPU all counts"
 
 
 def test_the_most_expensive_comes_first_and_the_cheap_are_left_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,18 +34,25 @@ def following(every_ms: float, lasts_ms: float) -> Trace:
     return trace(*(kernel(i * every_ms, i * every_ms + lasts_ms) for i in range(100)))
 
 
+SENT = (
+    "kernel 0.001..0.1 by 0; copy 0.18..0.19 size=4096 by 0.16;"
+    "copy 0.28..0.29 size=4096 by 0.26; kernel 0.38..0.4 by 0.36"
+)
 # What it is, its cause and cost in ms, the trace, and its twin: those of very many records.
 JUDGEMENTS = [
     ("asks for an event again and again", "synchronised", 2, polling(0.01, 400), polling(0.1, 40)),
     ("small kernels", "operators", 0.696, small(0.01, 0.006), small(0.01, 1)),
     ("17 µs of Python between", "operators", 2.478, small(0.028, 0.006), small(0.9, 0.006)),
     ("60 µs of Python between", "operators", 6.636, small(0.07, 0.006), small(0.9, 0.006)),
+    ("copies, one by one", "sending", 0.17, parsed(SENT), parsed(SENT.replace("4096", "65536"))),
     ("kernels of 1.2 µs", "brief", 0.178, following(0.003, 0.0012), following(0.03, 0.0282)),
 ]
+_TEXTS = [SENT]
 for block in _TABLE.read_text(encoding="utf-8").strip().split("\n\n")[1:]:
     answer, *texts = block.splitlines()
     what, _, known = answer.partition(" -> ")
     cause, cost = known.rsplit(" ", 1)
+    _TEXTS.append(texts[0])
     JUDGEMENTS.append((what, cause, float(cost), *map(parsed, texts)))
 
 
@@ -73,6 +81,26 @@ def test_every_finding_has_its_report(said: Trace) -> None:
     json.dumps(report.data(), allow_nan=False)
     headings = [section.heading for section in sections if section.level == 3]
     assert len(headings) == len(report.findings)
+
+
+def test_no_place_is_listed_where_a_cause_costs_nothing() -> None:
+    """Each trace twice: while all is done again, another GPU computes, and hides it."""
+    times = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?=\.\.)|(?<=\.\.)-?[0-9.]+|(?<=by )-?[0-9.]+")
+    listed = set()
+    for text in _TEXTS:
+        end = max(float(time) for time in times.findall(text)) + 1
+        again = times.sub(lambda time, end=end: f"{float(time[0]) + 1.5 * end:.6f}", text)
+        both = parsed(f"{text}; {again}; kernel {end}..{2.7 * end} gpu=9")
+        for finding in Report(both, name="t").findings:
+            if finding.where == "GPU 9" or finding.cause == "queued":  # which waits for another
+                continue
+            is_idle = CAUSES[finding.cause].rule is None
+            places = [it for it in finding.evidence if it.name.endswith(" idle") or not is_idle]
+            assert places, (finding.cause, text)
+            assert max(it.start_s for it in places) < end * 1e-3, (finding.cause, text)
+            listed.add(finding.cause)
+    # What comes of nothing more, or of moments, is of no weight in a trace twice as long.
+    assert listed == CAUSES.keys() - {"queued", "ended", "brief"}
 
 
 def test_every_cause_is_judged() -> None:

@@ -33,10 +33,16 @@ def test_figures_and_findings_in_words() -> None:
     assert re.search(r"GPU 0 +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)
     assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +2\d\.\d %", said)
-    # Times are from where the trace begins: its first launch is at -1 ms.
-    assert re.search(r"GPU 0 idle +GPU 0 +6\.000 ms +9\.000 ms", said)
+    # Times are from where the drawing begins, as on its axis: the first launch is at -1 ms.
+    assert re.search(r"GPU 0 idle +GPU 0 +5\.000 ms +8\.000 ms", said)
     assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
     assert "It has no launches" in text_of(parsed("kernel 0..4"))
+
+
+def test_what_takes_longest_is_said_in_words() -> None:
+    for way, words in (("to_host", "to the host"), ("from_host", "from the host")):
+        said = Report(parsed(f"kernel 0..1; copy 1..9 way={way}"), name="t").verdict()[1]
+        assert said.startswith(f"It takes at least 8.000 ms, which is copying {words} alone, with")
 
 
 def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
@@ -85,8 +91,8 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(BUSY, range_name="st?p")
     assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
-    assert re.search(r"1: step +1\.000 ms +5\.000 ms +80\.0 %", said)
-    assert re.search(r"2: step +9\.000 ms +1\.000 ms +50\.0 %", said)
+    assert re.search(r"1: step +0\.000 ms +5\.000 ms +80\.0 %", said)
+    assert re.search(r"2: step +8\.000 ms +1\.000 ms +50\.0 %", said)
     data = Report(BUSY, name="t", range_name="step").data()
     assert [one["duration_s"] for one in data["occurrences"]] == pytest.approx([5 * MS, 1 * MS])
     assert data["window_s"] == pytest.approx(6 * MS)
@@ -151,8 +157,10 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     assert "GPU 1 did nothing in 'step'" in text_of(three, range_name="step", gpu="1")
     assert "did nothing" not in text_of(three, range_name="step", gpu="0")
     assert re.search(
-        r"1: other +5\.000 ms +4\.000 ms +25\.0 % ", text_of(beside, range_name="other")
+        r"1: other +0\.000 ms +4\.000 ms +25\.0 % ", text_of(beside, range_name="other")
     )
+    moment = text_of(parsed("kernel 6..7 by 5.9; range step 7..7"), range_name="step")
+    assert re.search(r"1: step +1\.100 ms +0 s\n", moment), "nothing is drawn of it"
     lane = parsed("kernel 0..1 gpu=0; range step 0..5")
     lane = replace(lane, work=replace(lane.work, tags=(lane.work.tags[0]._replace(gpu=""),)))
     said = text_of(lane, range_name="step")

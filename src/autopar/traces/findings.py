@@ -89,6 +89,11 @@ CAUSES = {
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),
+    "sending": Cause(
+        "The host sends small copies one by one",
+        "Send small tensors together: put them into one, and copy once.",
+        "copies/plot_8_send_small_tensors_together",
+    ),
     "cpu": Cause(
         "An operator held the host up",
         "Do on the GPU what can be done there, and the rest earlier, on a thread of its own.",
@@ -133,15 +138,15 @@ CAUSES = {
         "Nothing computes while GPUs communicate",
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
-        "first_steps/plot_4_compute_and_copy",
-        "Communication, {work}, ran while this GPU computed nothing, or partly so; {waited}.",
+        "distributed/plot_1_add_gradients_up_during_backward",
+        "{work} ran while this GPU computed nothing, or partly so; {waited}.",
         lambda work, _: work.where(lambda tag: tag.kind == "communication"),
     ),
     "small copies": Cause(
         "Copies are small",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
-        f"Copies of less than {SMALL_BYTES // 1024} KiB each, {{work}}: mostly fixed cost.",
+        f"{{work}} took mostly fixed cost: each has less than {SMALL_BYTES // 1024} KiB.",
         lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < SMALL_BYTES),
     ),
     "pageable": Cause(
@@ -149,14 +154,14 @@ CAUSES = {
         "Pin the memory once, before the loop, and copy with `non_blocking=True`: the copies get "
         "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
-        "Copies, {work}: the driver copies pageable memory twice, and the host waits meanwhile.",
+        "{work} used pageable memory: the driver copies it twice, and the host waits meanwhile.",
         lambda copies, _: copies.where(lambda tag: tag.memory == "pageable"),
     ),
     "one stream": Cause(
         "Copies share a stream with computing",
         "Copy on a side stream, after an event for each result.",
         "first_steps/plot_4_compute_and_copy",
-        "Copies, {work}, ran on a stream that computes too ({streams}): one stream does one thing "
+        "{work} ran on a stream that computes too ({streams}): one stream does one thing "
         "at a time, whatever `non_blocking` says.",
         lambda copies, gpu: copies.where(lambda tag: tag.stream in gpu.computing_streams),
     ),
@@ -164,7 +169,7 @@ CAUSES = {
         "Nothing computes while copies run",
         "Start each as soon as its source is there, and let the next chunk be computed meanwhile.",
         "copies/plot_3_copy_both_ways_while_you_compute",
-        "Copies, {work}, ran while nothing computed, or partly so.",
+        "{work} ran while nothing computed, or partly so.",
         lambda copies, _: copies.where(lambda _: True),
     ),
 }
@@ -250,6 +255,7 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
             exposed = exposed[exposed[:, 1] - exposed[:, 0] > BRIEF_S]
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
+        exposed_s = length_within(without(exposed, usage.waiting), *group.times_s.T).round(9)
         if key not in _FASTER:  # no more than is computed without them can be beside them
             sort = "communication" if key == "communication" else "copy"
             unused_s = length_s(without(computing, usage.when(sort)))
@@ -260,18 +266,19 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         if waited_s:
             waited = f"{format_seconds(waited_s)} more were waiting for other ranks"
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
-        why = cause.what.format(work=_amount(group), waited=waited, streams=streams)
-        # Those that ran longest with nothing behind them.
-        exposed_s = group.lengths_s - length_within(computing, *group.times_s.T)
-        most = np.argsort(-exposed_s.round(9), kind="stable")[:SHOWN]
+        noun = "exchanges" if key == "communication" else "copies"
+        of_all = f" of {len(group):,} {noun}"
+        work = _amount(group[exposed_s > 0], of_all)
+        why = cause.what.format(work=work, waited=waited, streams=streams)
+        most = np.argsort(-exposed_s, kind="stable")[: min(SHOWN, int((exposed_s > 0).sum()))]
         yield Finding(key, usage.name, cost_s, why, group[most].spans())
 
 
-def _amount(work: Records) -> str:
+def _amount(work: Records, of_all: str) -> str:
     """How many there were, and how much they moved and how fast, if the trace tells."""
     sized = work[work.sizes_bytes != UNKNOWN]
     size_bytes, busy_s = int(sized.sizes_bytes.sum()), length_s(covered(sized.times_s))
     if not size_bytes or not busy_s:
-        return f"{len(work):,} in all"
+        return f"{len(work):,}{of_all}"
     rate = figures(size_bytes / busy_s / 1e9)
-    return f"{len(work):,} in all, {figures(size_bytes / 1e6)} MB at {rate} GB/s"
+    return f"{len(work):,}{of_all}, {figures(size_bytes / 1e6)} MB at {rate} GB/s,"

@@ -20,7 +20,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, START_S, Finding
+from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import BRIEF_S, WITHIN, Usage, View, sort_of
 
@@ -40,6 +40,7 @@ _DONE = (
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
     "operators": ("cpu", "called"),
+    "sending": ("cpu", "called"),
     "elsewhere": ("named",),
 }
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
@@ -246,7 +247,16 @@ class _Gaps:
         for cause, when in host.did.items():  # without a thread, where nothing is
             parts_s[cause] = length_within(when, *self._on_axis.T)
             self._sure_s[cause] = length_within(without(when, self._shared), *self._on_axis.T)
-        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
+        # Where the work that was late is a small copy, fewer of these are what helps.
+        work = self._usage.work
+        is_small = work.where(lambda tag: sort_of(tag) == "copy")
+        is_small &= (work.sizes_bytes >= 0) & (work.sizes_bytes < SMALL_BYTES)
+        is_small = is_small[self._nexts] & (self._nexts != UNKNOWN)
+        for parts in (parts_s, self._sure_s):
+            parts["sending"] = parts["operators"] * is_small
+            parts["operators"] = parts["operators"] * ~is_small
+        self._left_s = self._alone_s - sum(self._sure_s.values())
+        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *self._sure_s))
         # A thread beside others may do nothing because nothing is left for it to do.
         is_known = launched & self._is_alone
         parts_s["elsewhere"] = rest_s * is_known
@@ -263,11 +273,12 @@ class _Gaps:
         saved_s = self._sure_s.get(cause, parts_s)
         if cause in _REMOVABLE:
             saved_s = self._saved(cause)
-        if cause in {*self._host.did, "elsewhere"} - {"loader"}:
+        if cause in {*self._sure_s, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
-        if not CAUSES[cause].is_fact:
-            saved_s = np.minimum(saved_s, self._alone_s)
-        count = int((parts_s > 0).sum())
+        if cause != "queued":  # which is a wait for another GPU
+            alone_s = self._alone_s if cause in self._sure_s else self._left_s
+            saved_s = np.minimum(saved_s, alone_s).clip(0.0)
+        count = int((saved_s >= _TICK_S).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [*self._longest(most, cause)]
         nothing = (
@@ -275,16 +286,17 @@ class _Gaps:
         )
         seen = longest[:1] if cause == "elsewhere" else longest
         names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
-        at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        saves = f" To mend that saves up to {at_most} of one gap." * (not CAUSES[cause].is_fact)
-        why = f"{times} it was idle {what}{saves}"
+        most_s = format_seconds(float(saved_s.max()))
+        in_one = f" The gap that lost most to it lost {most_s}." * (count > 1)
+        why = f"{times} it was idle {what}{in_one}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]
         sums_s = float(saved_s.sum()), float(parts_s.sum())
-        return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], count)
+        gaps = int((parts_s > 0).sum())
+        return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], gaps)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""

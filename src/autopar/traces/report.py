@@ -15,7 +15,7 @@ from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of
-from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
+from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Seconds, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
 TOP = 10  # findings, and rows of a table, unless more are asked for
@@ -70,6 +70,12 @@ class Report:
     @cached_property
     def _idle(self) -> list[Finding]:
         return [it for gpu in self._gpus for it in idle_of(self.view, gpu, self._host)]
+
+    @cached_property
+    def _starts_s(self) -> Seconds:
+        """When what is drawn begins, in order; times in words count from the first."""
+        drawn = self.view.trace.work, self.view.ranges
+        return np.sort(np.concatenate([records.times_s[:, 0] for records in drawn]))
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -143,7 +149,8 @@ class Report:
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
         resource, bound_s = max((gpu.bound for gpu in self._gpus), key=lambda bound: bound[1])
-        alone = "computing" if resource == "compute" else resource
+        copying = f"copying {resource.rpartition(' copies ')[2]}".replace(" host", " the host")
+        alone = "computing" if resource == "compute" else copying
         lines = [
             f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}.",
             f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
@@ -203,6 +210,7 @@ class Report:
             said += " The same time may be in two, and to mend one may bring out another."
         if len(self.findings) > self._top:
             said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
+        said += " Times count from where the picture begins, and before it are negative."
         yield Section("Why no more overlap?", [said])
         headers = ("evidence", "lane", "start", "end")
         for number, finding in enumerate(self.findings[: self._top], start=1):
@@ -268,7 +276,7 @@ class Report:
         """What ran when; of very much, the beginning."""
         view, said = self.view, []
         trace = replace(view.trace, host=view.ranges)
-        starts_s = np.sort(np.append(trace.work.times_s[:, 0], trace.host.times_s[:, 0]))
+        starts_s = self._starts_s
         if len(starts_s) > _MOST_DRAWN:
             end_s = starts_s[_MOST_DRAWN]
             length = format_seconds(end_s - starts_s[0])
@@ -280,7 +288,10 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
-        note = "Each gap is split over all that happened in it."
+        note = (
+            "Each gap is split over all that happened in it. A finding has what is saved without "
+            "its cause: more where the host gets ahead, less while another GPU is at work."
+        )
         rows = []
         for it in sorted(self._idle, key=lambda it: -it.idle_s):
             times = format_seconds(it.idle_s), bar(it.idle_s, self.window_s)
@@ -310,4 +321,5 @@ class Report:
         return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
 
     def _clock(self, *times_s: float) -> list[str]:
-        return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
+        zero_s = self._starts_s[0] if len(self._starts_s) else self.view.start_s
+        return [f"{1e3 * (time_s - zero_s):.3f} ms" for time_s in times_s]
