@@ -11,6 +11,7 @@ from sphinx_gallery import notebook
 DOCS = Path(__file__).parents[1]
 _INDEX = re.compile(r"(?m)^\.\. index::.*\n")
 _FOLD = re.compile(r"(?m)^\.\. dropdown:: (.*)\n((?:\n| {4}.*\n?)+)")
+_TOP = re.compile(r"(picture|figure|timeline)\s+at\s+the\s+top")  # where a site's page has it
 _NEXT_LINE = re.compile(r"\n\| ")
 _PAGE = re.compile(r":doc:`([^`]+)`")
 _ROLE = re.compile(r":\w+:`~?([^`<]+?)(?: <[^>]+>)?`")  # with an address behind it, or without
@@ -20,6 +21,7 @@ _TITLES = {".md": re.compile("(?m)^# (.+)"), ".py": re.compile('"""\n(.+)')}
 def as_markdown(text, gallery_conf, folder, levels, *, convert):
     """A text of a script: lines that stay lines, folds that open, and links to the site's pages."""
     text = _NEXT_LINE.sub("  \n", _INDEX.sub("", text)).replace(">`__", ">`_")
+    text = _TOP.sub(r"\1", text)
     text = _FOLD.sub(lambda fold: _details(fold[1], dedent(fold[2]).strip()), text)
     text = _PAGE.sub(lambda page: _link(Path(folder), page[1]), text)
     return convert(_ROLE.sub(r"`\1`", text), gallery_conf, folder, levels)

@@ -102,7 +102,8 @@ def test_text_of_notebooks_is_markdown(extension, monkeypatch, published):
 .. index:: ! it
 .. dropdown:: A hint
 
-    Call :func:`~autopar.race`, see :download:`a file <../a.txt>`, `a b <https://c.org>`__.
+    In the picture at
+    the top, call :func:`~autopar.race`, see :download:`a file <../a.txt>`, `a b <https://c.org>`__.
 
     .. code-block:: python
 
@@ -121,7 +122,7 @@ def test_text_of_notebooks_is_markdown(extension, monkeypatch, published):
         "**Do:** this\n  and that.",
         f"**Read** {links[0]}, and {links[1]}.",
     ]
-    said = "Call `autopar.race`, see `a file`, [a b](https://c.org)."
+    said = "In the picture, call `autopar.race`, see `a file`, [a b](https://c.org)."
     assert f"<details><summary>A hint</summary>\n\n{said}" in given
     assert "```python\ncode()\n```\n</details>" in given
     assert ".." not in given

@@ -185,7 +185,7 @@ def test_where_copies_were_and_how_fast() -> None:
     pageable = "kernel 0..4; copy 2..6 memory=pageable size=8000000; kernel 6..9"
     finding = findings(parsed(pageable))["pageable"]
     assert finding.cost_s == pytest.approx(2 * MS), "what no compute hides"
-    assert "1 of 1 copies, 8.00 MB at 2.00 GB/s, used" in finding.why
+    assert "1 copy, 8.00 MB at 2.00 GB/s, used" in finding.why
     assert "(stream 7)" in findings(parsed("kernel 0..2; copy 2..3 stream=7"))["one stream"].why
     unknown = [replace(work, stream="") for work in (kernel(0, 2), copy(2, 3))]
     assert list(costs(trace(*unknown))) == ["bare copies"]

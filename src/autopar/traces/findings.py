@@ -266,8 +266,8 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         if waited_s:
             waited = f"{format_seconds(waited_s)} more were waiting for other ranks"
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
-        noun = "exchanges" if key == "communication" else "copies"
-        of_all = f" of {len(group):,} {noun}"
+        one, many = ("exchange", "exchanges") if key == "communication" else ("copy", "copies")
+        of_all = f" of {len(group):,} {many}" if len(group) > 1 else f" {one}"
         work = _amount(group[exposed_s > 0], of_all)
         why = cause.what.format(work=work, waited=waited, streams=streams)
         most = np.argsort(-exposed_s, kind="stable")[: min(SHOWN, int((exposed_s > 0).sum()))]
