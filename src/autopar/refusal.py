@@ -1,8 +1,8 @@
 """Refusal: how a message says what came in place of what was expected."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from inspect import CO_VARKEYWORDS
 from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -154,14 +154,18 @@ class Turns:
     """One user at a time; others are refused, whatever thread they are in."""
 
     def __init__(self) -> None:
-        self._holder: dict[None, object] = {}
+        self._holder: dict[None, tuple[int]] = {}
 
-    @contextmanager
-    def take(self, refusal: str, *, unless: bool = False) -> Iterator[None]:
-        """Have a turn for the length of a block; a RuntimeError says why not."""
-        turn = object()
-        try:  # each step is one of the interpreter's, as Ctrl-C may come after any call
-            if self._holder.setdefault(None, turn) is not turn or unless:
+    def take(self, refusal: str, *, again: bool = False) -> Iterator[None]:
+        """Have a turn in a `for` loop, which ends it at once; a RuntimeError says why not.
+
+        With `again` a thread that has a turn may have another within it. Ctrl-C may come after any
+        call, so each step is one of the interpreter's, and nothing of contextlib is used.
+        """
+        turn = (threading.get_ident(),)
+        try:
+            holder = self._holder.setdefault(None, turn)
+            if holder is not turn and not (again and holder == turn):
                 raise RuntimeError(refusal)
             yield
         finally:

@@ -49,7 +49,7 @@ def test_each_sample_and_check_is_set_up_and_each_check_is_reset():
     ways = {"one": lambda: (log.append("one"), 1), "other": lambda: (log.append("other"), 1)}
     settings = {"reset": lambda: log.append("reset"), "setup": lambda: log.append("setup")}
     ap.race(ways, parts={"part": lambda: log.append("part")}, warmup=0, repeats=3, **settings)
-    checked = ["setup", "reset", "one", "setup", "reset", "other"]
+    checked = ["reset", "setup", "one", "reset", "setup", "other"]
     timed = ["setup", "part", "setup", "one", "setup", "other"] * 3
     assert log == checked + timed + checked
 
@@ -86,6 +86,21 @@ def test_ways_that_all_change_what_they_are_given_are_warned_of_and_none_that_se
         assert ap.race(ways, setup=restart, repeats=3).measurements
         sums = {"one": lambda: _X + 1e-7 * len(counts), "other": lambda: _X + 1e-7 * len(counts)}
         assert ap.race(sums, setup=lambda: counts.append(0), repeats=3, close={"other": 1e-5})
+
+
+@pytest.mark.parametrize(("close", "is_told"), [(1e-5, True), (1e-2, False)])
+def test_a_result_that_changes_is_told_by_its_own_rounding_or_by_what_may_differ(close, is_told):
+    """A coarse tensor beside it doesn't count."""
+    calls = []
+
+    def way():
+        return _X.half(), _X + 1e-4 * (len(calls) > 2)  # from the timing on
+
+    given = {"setup": lambda: calls.append(0), "close": {"other": close}, "repeats": 3}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert not ap.race({"one": way, "other": way}, **given).failed
+    assert ["something else after" in str(one.message) for one in told] == [True] * is_told
 
 
 @pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed", "seen"])
@@ -271,6 +286,14 @@ def test_a_result_that_an_earlier_way_has_left_is_no_result(filled, forgotten):
 
     checks = ap.race(ways, reset=reset).checks
     assert checks == {"own: equal to filled": True, "forgotten: equal to filled": False}
+
+
+def test_what_reset_spoils_is_put_back_before_a_way_reads_it():
+    x = torch.ones(4)
+    ways = {"in place": lambda: x.add_(1), "wrong": lambda: x.add_(2)}
+    with pytest.warns(UserWarning, match="nothing was timed"):
+        findings = ap.race(ways, reset=lambda: x.fill_(torch.nan), setup=lambda: x.fill_(1))
+    assert findings.failed == ["wrong: equal to in place"]
 
 
 def test_ways_with_memory_of_their_own_need_no_reset():

@@ -23,7 +23,7 @@ from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run, Starting
-from autopar.refusal import check_keywords, whole_number
+from autopar.refusal import Turns, check_keywords, whole_number
 
 
 class TaskGraph(Closed):
@@ -57,7 +57,7 @@ class TaskGraph(Closed):
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
-        self._turn: dict[None, object] = {}  # who runs it, if anybody does
+        self._turns = Turns()
 
     def add(
         self,
@@ -327,16 +327,12 @@ class TaskGraph(Closed):
         return run
 
     def _alone(self) -> Iterator[None]:
-        turn = object()
-        try:
-            if self._turn.setdefault(None, turn) is not turn:
-                msg = "the graph is running; expected one run at a time. Wait: graph.waitall()."
-                raise RuntimeError(msg)
-            yield
-        finally:
-            if None in self._turn and self._turn[None] is turn:
+        msg = "the graph is running; expected one run at a time. Wait: graph.waitall()."
+        for _ in self._turns.take(msg):
+            try:
+                yield
+            finally:
                 self._run = None
-                del self._turn[None]  # without a call, which Ctrl-C might cut off
 
     def _is_tracked(self) -> bool:
         return self._tracks and torch.is_grad_enabled()

@@ -82,8 +82,8 @@ def race(
             finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
             beside large ones may so differ altogether.
         reset: Called before each way is checked, as to fill buffers with NaN: for ways that return
-            the same memory, which may still hold what another has written. It comes after `setup`,
-            so it must not spoil what ways read; for ways that work in place, give the same to both.
+            the same memory, which may still hold what another has written. It comes before
+            `setup`, which puts back what a way reads where both are the same memory.
         setup: Called before each way is checked and is seen, and before each sample of each way and
             part, outside the clock: for ways that use up or change what they are given.
         see: Labels of the ways whose timelines are taken.
@@ -151,8 +151,9 @@ def race(
         words = f"no time is kept, as results differed after it, and not before. {failed} {again}"
         warnings.warn(words, stacklevel=2)
         return Findings([], {}, checks)
-    rounding = max(map(_rounding, before.values()), default=0.0)
-    if why := _difference(labels[0], after, before, rounding):
+    loosest = max(close.values(), default=0.0)
+    shares = {place: max(loosest, _rounding(leaf)) for place, leaf in before.items()}
+    if why := _difference(labels[0], after, before, shares):
         words = f"{labels[0]!r} returns something else after the timing than before: {why}. {again}"
         warnings.warn(words, stacklevel=2)
     seen = {
@@ -191,7 +192,7 @@ def _differences(
     than = "what is expected"
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
-        leaves = noting(f"while {label!r} was checked", _leaves, way, setup, reset)
+        leaves = noting(f"while {label!r} was checked", _leaves, way, reset, setup)
         if reset is None:
             for earlier, result in held:
                 _refuse_shared(result, leaves, (earlier, label))
@@ -201,7 +202,9 @@ def _differences(
         if wanted is not None:
             share = close.get(label, 0.0)
             kind = f"within {share:g} of" if share else "equal to"
-            differences[f"{label}: {kind} {than}"] = _difference(label, values, wanted, share)
+            differences[f"{label}: {kind} {than}"] = _difference(
+                label, values, wanted, dict.fromkeys(wanted, share)
+            )
         elif all(value is None for value in values.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "
@@ -287,16 +290,16 @@ def _itself(leaf: Any) -> Any:
 
 
 def _difference(
-    label: str, values: Mapping[str, Any], wanted: Mapping[str, Any], share: float
+    label: str, values: Mapping[str, Any], wanted: Mapping[str, Any], shares: Mapping[str, float]
 ) -> str:
     """In what a way's result differs from the wanted one; nothing where it doesn't."""
     if values.keys() != wanted.keys():
         made, should = (shortened(", ".join(places) or "nothing") for places in (values, wanted))
         return f"it is made of {made} instead of {should}"
-    differences, near = [], share and _UNLIKE
+    differences, near = [], _UNLIKE if any(shares.values()) else 0.0
     for place, value in values.items():
         with _refusing(_way(label), place, value):
-            if why := _unlike(value, wanted[place], share):
+            if why := _unlike(value, wanted[place], shares[place]):
                 differences.append(f"{place}: {why}")
                 rounding = _rounding(wanted[place])
                 is_near = rounding < _UNLIKE and not _unlike(value, wanted[place], rounding)

@@ -237,7 +237,9 @@ def _session() -> Iterator[profile]:
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
     refusal = f"a profiler is running already, in this thread or another; {_ONE}"
-    with _sessions.take(refusal, unless=profiler._is_profiler_enabled):
+    for _ in _sessions.take(refusal):
+        if profiler._is_profiler_enabled:
+            raise RuntimeError(refusal)
         session = profile(activities=activities, acc_events=True)
         session.start()
         try:
