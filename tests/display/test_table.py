@@ -62,11 +62,16 @@ def test_text_is_aligned_and_says_where_it_is_from():
     assert lines[1].startswith("work")
     assert {*lines[2]} == {"-", " "}
     assert lines[3].index(" ms  ") == lines[4].index(" s *") - 1  # digits end in one column
-    assert lines[5:] == [LIVE, f"* noisy: {noisy.warning}", "speed-up: over serial"]
+    assert lines[5:] == [LIVE, f"* {noisy.warning}", "speed-up: over serial"]
     table = tabulate(["a", "b", "c"], [["x", "2 × H200", "1.5%"], ["y", "-", "-"]])
     assert repr(table).splitlines()[2:] == ["x  2 × H200  1.5 %", "y  -             -"]
     kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]
     assert kinds == [None, "num"]
+
+
+def test_one_line_for_all_rows_that_are_noisy():
+    noisier = Measurement("noisier", (1.0, 2.0, 5.0))
+    assert compare([noisy, noisier]).notes == (f"* {noisier.warning}, or less",)
 
 
 def test_html_is_a_captioned_table_in_a_box_for_the_keyboard():
@@ -81,7 +86,7 @@ def test_html_is_a_captioned_table_in_a_box_for_the_keyboard():
     assert all(cell.get("class") == "num" for row in rows for cell in row.findall("td"))
     assert text_of(rows[1].find("td")) == "2.000 s *"
     assert "2.000&nbsp;s" in compare([noisy])._repr_html_()  # on one line
-    assert text_of(box.find("p")) == f"* noisy: {noisy.warning}"
+    assert text_of(box.find("p")) == f"* {noisy.warning}"
     assert parsed(tabulate(["a", "b"], [["1", "2"]])).find("table/caption") is None
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 from autopar.display.format import (
     NOTHING,
@@ -243,7 +244,10 @@ def compare(
         "GB/s": known(figures, (one.gb_per_s for one in chosen)),
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
-    notes = [f"* {one.label}: {one.warning}" for one in noisy]
+    notes = []
+    if noisy:  # the column of spreads tells each one's
+        worst = max(noisy, key=attrgetter("spread"))
+        notes.append(f"* {worst.warning}{', or less' * (len(noisy) > 1)}")
     if any(share and round(share, 3) > 1 for share in shares):
         spread = "a limit made of measured times has a spread, too"
         notes.append(f"over 100 %: faster than its {limit_name}; {spread}")
