@@ -94,9 +94,8 @@ class Verdicts(Directive):
         listed = nodes.bullet_list()
         for page, claim in claims:
             if claim.verdict != HOLDS:
-                one = outcome(claim, claim.estimate.origin)
-                line = nodes.paragraph("", "", nodes.strong(text=one.verdict.capitalize()))
-                line += nodes.Text(f": {one.sentence} {one.figure}; claimed: {one.bound}. ")
+                line = nodes.paragraph("", "", nodes.strong(text=claim.verdict.capitalize()))
+                line += nodes.Text(f": {claim.sentence} {claim.measured}; claimed: {claim.bound}. ")
                 if note := claim.estimate.note:
                     line += nodes.Text(f"({note[0].upper()}{note[1:]}.) ")
                 line += link(page, on=env.docname)

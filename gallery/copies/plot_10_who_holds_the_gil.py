@@ -16,7 +16,7 @@ A thread that counts in Python holds it for milliseconds, and one that copies le
 # %%
 # A feeding thread needs the GIL, too
 # -----------------------------------
-# Each operator below is a call from Python, so each step needs the GIL some hundred times.
+# Each operator below is a call from Python, so each step needs the GIL over a hundred times.
 
 import torch
 from torch import nn
@@ -96,7 +96,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 # %%
 # In the picture at the top, a gap between *launches* is the time to get a batch; the bars inside of
-# them are PyTorch's. The profiler slows each launch down, so steps take longer than in the table.
+# them are PyTorch's. The profiler slows launches by more than feeding may: see the table for that.
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
 ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fed in three ways")
 
@@ -118,8 +118,8 @@ ap.show(
 # A thread that counts holds launches up
 # --------------------------------------
 # PyTorch's operators let the GIL go while they work, and Python's do not. Look at how long launches
-# of two steps take beside a thread that copies a batch, and one that counts.
-
+# of two steps take beside a thread that copies a batch, and one that counts. The one that sleeps
+# wakes up each millisecond, and asks for the GIL, too.
 copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
 counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
 ap.show(

@@ -119,7 +119,7 @@ for x, choice in {-0.36: "pinned", -0.22: "side stream", -0.08: "warm"}.items():
 ap.plot.show("b1_where_a_copys_time_goes")
 
 # %%
-# *Saved* is a share of the copies' time, by the clock. Below 0 % a way loses time.
+# *Saved* is a share of the copies' time, by the clock.
 
 *others, best = sorted((eight.hidden(way, PARTS) for way in WAYS), key=lambda share: share.value)
 ap.show(
@@ -128,8 +128,8 @@ ap.show(
 )
 
 # %%
-# Both panels have warm memory and a side stream. Look at the gaps between the blue bars above: the
-# host launches a product only when the copy before it is done.
+# Both panels have warm memory and a side stream. In the upper one, look at the gaps between the
+# blue bars: the host launches a product only when the copy before it is done.
 
 title = "Copies on a side stream, into pageable and into pinned memory"
 ap.show(ap.draw(eight.timelines, title=title, limit_s=limit_s))

@@ -35,7 +35,7 @@ def missing_event(x, mended):
 # 2: the source is gone before it is read
 # ---------------------------------------
 # Torch knows only the stream on which ``y`` was made. Once the program drops ``y``, the next tensor
-# there gets its memory. `torchrec <https://github.com/meta-pytorch/torchrec/pull/4231>`_ got NaN.
+# there gets its memory. `torchrec <https://github.com/meta-pytorch/torchrec/pull/4218>`_ got NaN.
 def source_freed(x, mended):
     host, side, y = on_host(x), torch.cuda.Stream(x.device), x.mm(x)
     side.wait_stream(torch.cuda.current_stream(x.device))
@@ -53,9 +53,8 @@ def source_freed(x, mended):
 # 3: the next result takes the same place
 # ---------------------------------------
 # Two results go through one buffer, a *slot*. `vLLM
-# <https://github.com/vllm-project/vllm/pull/25279>`__ mended this twice.
-
-
+# <https://github.com/vllm-project/vllm/pull/25279>`__ mended this twice, for inputs on their way to
+# the GPU.
 def slot_reused(x, mended):
     slots = [on_host(x) for _ in range(2 if mended else 1)]  # <- one is missing
     for i, y in enumerate([x.mm(x), torch.zeros_like(x)]):
@@ -67,7 +66,7 @@ def slot_reused(x, mended):
 # 4 and 5: the host reads before the copy
 # ---------------------------------------
 # The call returns before the copy has begun. `vLLM
-# <https://github.com/vllm-project/vllm/pull/36013>`__ read at once. `gpt-fast
+# <https://github.com/vllm-project/vllm/pull/36013>`__ read it in its next step. `gpt-fast
 # <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited first, but for the *current* GPU.
 
 

@@ -144,7 +144,7 @@ ap.show(ap.compare(here.measurements, caption="16 matrices of 4 MB within the ho
 # %%
 # Now you
 # -------
-# On another machine the CPU copies at half the rate of the bus. Which times can a ring have there?
+# On another machine the CPU copies at half the rate of the bus. How fast can a ring be there?
 #
 # .. dropdown:: A hint
 #

@@ -113,10 +113,10 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # %%
 # Hidden is not the same as saved
 # -------------------------------
-# In the picture at the top, look at the green bars, NCCL's: beside computing they are hidden. The
-# last bucket can't be, so the limit has its time; :doc:`/benchmarks` show what is exposed beside
-# it. But each message takes a part of the GPU from computing. So compare the rows of *buckets* with
-# the one after backward: many small ones may save nothing, and even cost time.
+# In the picture at the top, look at NCCL's green bars: beside computing they are hidden. The last
+# bucket can't be, so the limit has its time (:doc:`/benchmarks`). But each message takes a part of
+# the GPU from computing. Compare *buckets* and PyTorch's own with the row after backward: many
+# small ones may save nothing, or cost time: a share below 0 %. Over the CPU all takes a slow bus.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))
@@ -132,7 +132,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # Where messages take longer than backward, as over a slow network, the rest is exposed. Larger
-# batches send less often, and short numbers less. :doc:`/howto/from_one_machine_to_many` goes on.
+# batches send less often. :doc:`/howto/from_one_machine_to_many` goes on.
 #
 # On this machine
 # ---------------

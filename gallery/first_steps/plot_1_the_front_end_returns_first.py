@@ -34,15 +34,13 @@ def issue(x, u, count):
 
 
 # %%
-# A clock around `issue` stops at the end of the narrow bar in the picture above, and the products
+# A clock around `issue` stops at the end of the narrow bar in the picture at the top, and products
 # go on. The profiler that drew the bar slows each launch, so the time in the table is shorter.
 #
 # A bare wait may wait for nothing
 # --------------------------------
 # `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, stops its clock after
 # :func:`torch.cuda.synchronize`. This waits for the *current* GPU, usually GPU 0.
-
-
 def issue_and_wait_bare(x, u, count):
     results = issue(x, u, count)
     torch.cuda.synchronize()
@@ -51,8 +49,6 @@ def issue_and_wait_bare(x, u, count):
 
 # %%
 # With the work on GPU 1 there is nothing to wait for. The right wait names what it waits for.
-
-
 def issue_and_wait(x, u, count):
     results = issue(x, u, count)
     with ap.annotate("wait"):
@@ -103,7 +99,8 @@ limits_s = {DONE: timeline.busy_s("compute")}
 ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
 
 # %%
-# Compare the first two rows with the last: both clocks stop after a small share of the time.
+# Compare the first two rows with the last: both clocks stop after a small share of the time. Which
+# of the two is the shorter one is chance, as the bare wait has nothing to wait for.
 
 issued, bare = (gpus.estimate(lambda s, way=way: s[way] / s[DONE]) for way in (ISSUED, BARE))
 ap.show(

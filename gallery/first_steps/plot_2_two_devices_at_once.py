@@ -42,7 +42,7 @@ def wait_in_between(x, u, count):
 
 
 def wait_at_the_end(x, u, count):
-    """Products on both GPUs; who needs the results waits for them."""
+    """Products on both GPUs; the caller waits for the results."""
     return ap.workload.products(x, count) + ap.workload.products(u, count)
 
 

@@ -90,7 +90,7 @@ def compute_and_copy(count, size):
 
 
 # %%
-# The timelines are at the top of this page. Look at the orange bars: on one stream all 50 copies
+# In the timelines at the top, look at the orange bars: on one stream all 50 copies
 # follow the last product. On two streams each lies under a blue one, and only the last sticks out.
 gpu = ap.recorded(compute_and_copy, name="e3_compute_and_copy", parameters=BOOK)
 limit_s = gpu.limit_s(PARTS, pieces=BOOK["count"])

@@ -16,8 +16,8 @@ factorisation in tiles then takes two GPUs far less time than its tasks take in 
 # %%
 # Called in order, one task runs at a time
 # ----------------------------------------
-# A Cholesky factorisation splits a matrix into L L', where L has only zeros above its diagonal. For
-# a matrix in square tiles it takes three functions. Each changes the tile that it is given first.
+# A Cholesky factorisation splits a matrix into a factor L, with zeros above its diagonal, and its
+# transpose. In square tiles it takes three functions. Each changes the tile that it is given first.
 
 import matplotlib.pyplot as plt
 import torch

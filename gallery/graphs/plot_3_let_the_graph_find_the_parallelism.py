@@ -74,8 +74,8 @@ ap.plot.show("b6_let_the_graph_find_the_parallelism")
 # %%
 # The longest path is the limit
 # -----------------------------
-# No number of branches makes a model faster than its slowest path, measured alone. `race` compares
-# all ways bit for bit with what the model returns.
+# No number of branches makes a model faster than its slowest path, measured alone. They stay behind
+# it: forks and joins take time, and paths share the GPU. `race` compares all ways bit for bit.
 
 # Folded: the measurement of three models
 EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"

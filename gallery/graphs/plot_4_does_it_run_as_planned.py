@@ -126,7 +126,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A plan can't know what changes later, such as the clock of a chip that warms. And tasks of
+# A plan can't know what changes later, such as the clock of a chip that heats up. And tasks of
 # microseconds take as long as their launches: :doc:`plot_5_how_fine_may_tasks_be`.
 #
 # On this machine

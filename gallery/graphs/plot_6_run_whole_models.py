@@ -4,7 +4,7 @@ Run whole models as graphs
 ==========================
 
 | **You'll do:** trace models of a library, as they are, and run them as graphs.
-| **You'll learn:** what a graph costs where there is nothing to gain, and when `capture` pays.
+| **You'll learn:** what a graph costs or gains where little can run at once; when `capture` pays.
 | **You need:** 5 minutes, and no GPU: the parts for one and for many cores are shown from records.
   Read :doc:`plot_3_let_the_graph_find_the_parallelism` first.
 
@@ -15,12 +15,11 @@ Most models are nearly a chain: each operator needs the one before, so little ca
 # A model is traced as it is
 # --------------------------
 # It is tempting to write a task for each layer, and to say what it needs. `trace` asks for less: it
-# calls a model once, and notes its operators and what each needs. Code that branches on data is
-# refused.
+# calls a model once, and notes operators and needs. It refuses code that branches on data.
 #
-# `run` issues the operators one by one, as *eager* code does, which is PyTorch's usual way. So both
-# pay a launch for each. `measure` tries how many threads or streams to take. `capture` makes a
-# *CUDA graph*, which launches all kernels at once: it gains most where launches take longest.
+# `run` issues the operators one by one, as *eager* code does, PyTorch's usual way, without the
+# model's Python code around them. `measure` tries how many threads or streams to take. `capture`
+# makes a *CUDA graph*, which launches all at once, and gains most where launches take longest.
 
 from contextlib import ExitStack
 from statistics import median
@@ -120,8 +119,9 @@ ax.legend(fontsize="small", loc="upper center", ncols=3)
 ap.plot.show("b10_run_whole_models", gpu.origin)
 
 # %%
-# In the table, look down the column *run, measured*: below 1 × a model is slower as a graph. The
-# first three claims are of the middle model's time over eager code's, the last of its gain.
+# Look down the column *run, measured*: below 1 × a model is slower as a graph. Claims are of the
+# middle model: its time over eager code's, and at last its gain. On a CPU `measure` takes fewer
+# threads (:doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu` tells why).
 
 # Folded: the table and the claims
 eager_ms = [f"{1e3 * median_s[f'{name}: eager']:.2f} ms" for name in MODELS]
@@ -132,10 +132,10 @@ on_cpu = cpu.estimate(lambda s: 1 / median(gains(s, MEASURED, ON_CPU["models"]))
 captured = gpu.estimate(lambda s: median(gains(s, CAPTURE)))
 ap.show(
     ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin),
-    ap.claim("A traced model takes little more time.", run, at_most=1.2, unit="×"),
-    ap.claim("A measured one takes hardly more.", measured, at_most=1.05, unit="×"),
-    ap.claim("On a CPU it takes hardly more.", on_cpu, at_most=1.05, unit="×"),
-    ap.claim("A captured one gains clearly.", captured, at_least=1.5, unit="×"),
+    ap.claim("A traced model takes a fifth more time at most.", run, at_most=1.2, unit="×"),
+    ap.claim("A measured graph takes a twentieth more at most.", measured, at_most=1.05, unit="×"),
+    ap.claim("On a CPU it takes a twentieth more at most.", on_cpu, at_most=1.05, unit="×"),
+    ap.claim("A captured model is clearly faster.", captured, at_least=1.5, unit="×"),
 )
 
 # %%
@@ -145,7 +145,7 @@ ap.show(
 #
 # Now you
 # -------
-# Trace `torch.nn.Linear`. How many tasks has it, and what are they?
+# Trace `torch.nn.Linear`. How many tasks does the graph have, and what are they?
 #
 # .. dropdown:: A hint
 #

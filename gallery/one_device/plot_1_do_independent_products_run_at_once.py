@@ -10,7 +10,7 @@ Do independent products run at once?
   comes next.
 
 By itself PyTorch runs independent products one after another. On several streams large ones nearly
-take turns, since each fills the GPU. Small ones don't, but the host can't launch them fast enough.
+take turns, since each fills the GPU. Small ones leave room, but the host is too slow to use it.
 """
 
 # %%

@@ -79,9 +79,9 @@ def on_cpu(work):
 
 
 # %%
-# In the picture at the top, look at the left end, below the dashed line: a product that small takes
-# less time than handing it over, so both ways lose. To the right both gain, and from some size on
-# the lanes gain more.
+# In the picture at the top, find where each curve crosses the dashed line: from that size on it
+# pays. Smaller products take less time than it takes to hand them to a lane, or to share them out.
+# The curve of the lanes crosses first.
 
 # Folded: the drawing
 given = {"work": CPU}  # side, and how many
@@ -99,13 +99,18 @@ ax.set_title("What many threads gain")
 ax.legend()
 ap.plot.show("x2_on_cpu", cpu.origin)
 
-# %%
-# The claim is of a size at which lanes beat the better one of the other two ways.
 
-best = cpu.estimate(
-    lambda s: max(min(s[f"{n}, {INSIDE}"], s[f"{n}, {ONE}"]) / s[f"{n}, {LANES}"] for n, _ in CPU)
-)
-ap.show(ap.claim("At some size lanes of one thread win.", best, at_least=1.2, unit="×"))
+# %%
+# The claim is of the size at which lanes are furthest ahead of the better one of the other ways.
+def ahead(s, n):
+    return min(s[f"{n}, {INSIDE}"], s[f"{n}, {ONE}"]) / s[f"{n}, {LANES}"]
+
+
+median_s = {label: one.median_s for label, one in cpu.measurements.items()}
+best = max(sizes, key=lambda n: ahead(median_s, n))
+gain = cpu.estimate(lambda s: ahead(s, best))
+sentence = f"Lanes of one thread win clearly at {best} × {best}."
+ap.show(ap.claim(sentence, gain, at_least=1.2, unit="×"))
 
 # %%
 # When this does not help

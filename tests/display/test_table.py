@@ -50,7 +50,7 @@ def test_limits_by_label_below_time_and_by_another_name():
     assert column(table, "limit") == ["-", "63.00 ms"]
     assert column(table, "limit / time") == ["-", "50.0 %"]
     assert column(compare([serial], limit_s=0.2, limit_name="plan"), "plan / time") == ["105.8 %"]
-    beaten = "over 100 %: faster than its limit; a limit made of measured times has a spread, too"
+    beaten = "over 100 %: faster than its limit; one made of measured times has a spread, too"
     assert beaten in compare([serial, overlapped], limit_s=0.13).notes
     assert beaten not in compare([serial, overlapped], limit_s=0.126).notes
     assert compare(Findings([serial])) == compare([serial])  # or what has them
@@ -62,7 +62,7 @@ def test_text_is_aligned_and_says_where_it_is_from():
     assert lines[1].startswith("work")
     assert {*lines[2]} == {"-", " "}
     assert lines[3].index(" ms  ") == lines[4].index(" s *") - 1  # digits end in one column
-    assert lines[5:] == [LIVE, f"* {noisy.warning}", "speed-up: over serial"]
+    assert lines[5:] == [LIVE, f"* {noisy.warning}", "speed-up: over 'serial'"]
     table = tabulate(["a", "b", "c"], [["x", "2 × H200", "1.5%"], ["y", "-", "-"]])
     assert repr(table).splitlines()[2:] == ["x  2 × H200  1.5 %", "y  -             -"]
     kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]

@@ -208,7 +208,7 @@ def compare(
     ----------  --------  --------  ------------  --------  ------------
     serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
     overlapped  140.0 ms    1.35 ×        93.6 %  131.0 ms        1.0 ms
-    speed-up: over serial
+    speed-up: over 'serial'
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
@@ -249,10 +249,10 @@ def compare(
         worst = max(noisy, key=attrgetter("spread"))
         notes.append(f"* {worst.warning}{', or less' * (len(noisy) > 1)}")
     if any(share and round(share, 3) > 1 for share in shares):
-        spread = "a limit made of measured times has a spread, too"
+        spread = "one made of measured times has a spread, too"
         notes.append(f"over 100 %: faster than its {limit_name}; {spread}")
     if baseline is not None:
-        notes.append(f"speed-up: over {baseline}")
+        notes.append(f"speed-up: over {baseline!r}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
     return replace(table, parts=parts, highlight=highlight or "")
