@@ -21,6 +21,7 @@ _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTAL
 _NEED = "You need:"  # how the line of the opening begins that goes to the row
 _REPEATED = {f"sphx-glr-{name}" for name in ("download-link-note", "footer", "timing")}
 _MINUTES = re.compile(r"\b\d+ minutes?\b(?! to read)")
+_LEVELS = {"first_steps": "beginner", "graphs": "advanced", "distributed": "advanced"}
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
 
@@ -140,7 +141,8 @@ def put_row_below_title(doctree, page):
     source = f"{SOURCES}/gallery/{script}.py"
     links += [nodes.reference("", "Source", refuri=source)] * PUBLISHED
     row = nodes.bullet_list()
-    for item in (*links, nodes.inline(text=need.strip())):
+    level = f"level: {_LEVELS.get(script.partition('/')[0], 'intermediate')}"
+    for item in (*links, *(nodes.inline(text=words) for words in (level, need.strip()))):
         row += nodes.list_item("", nodes.paragraph("", "", item))
     # As an admonition, which no summary of the page begins with.
     box = nodes.admonition("", row, classes=["autopar-row"])

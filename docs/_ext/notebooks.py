@@ -11,7 +11,8 @@ from sphinx_gallery import notebook
 DOCS = Path(__file__).parents[1]
 _INDEX = re.compile(r"(?m)^\.\. index::.*\n")
 _FOLD = re.compile(r"(?m)^\.\. dropdown:: (.*)\n((?:\n| {4}.*\n?)+)")
-_TOP = re.compile(r"(picture|figure|timeline)\s+at\s+the\s+top")  # where a site's page has it
+# Where a site's page has it.
+_TOP = re.compile(r"(pictures?|figures?|timelines?)\s+at\s+the\s+top(?:\s+of\s+this\s+page)?")
 _NEXT_LINE = re.compile(r"\n\| ")
 _PAGE = re.compile(r":doc:`([^`]+)`")
 _ROLE = re.compile(r":\w+:`~?([^`<]+?)(?: <[^>]+>)?`")  # with an address behind it, or without

@@ -136,14 +136,15 @@ def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(extensio
     doctree, page = page_of([nodes.line_block("", line), *files])
     for name in ("download-link-note", "footer", "timing"):
         doctree.insert(0, nodes.container("", nodes.inline(), classes=[f"sphx-glr-{name}"]))
-    pages.arrange(page_named("auto_gallery/one/plot_1"), doctree)
+    pages.arrange(page_named("auto_gallery/graphs/plot_1"), doctree)
     items = [item.astext() for item in page[1].findall(nodes.list_item)]
-    assert items == ["Colab", "Notebook", "Script", "Source", "8 minutes to read"]
+    named = ["Colab", "Notebook", "Script", "Source"]
+    assert items == [*named, "level: advanced", "8 minutes to read"]
     links = page[1].findall(nodes.reference)
     colab, *own, source = (link.get("refuri", link.get("reftarget")) for link in links)
     assert colab.endswith("/plot_1.ipynb")
     assert tuple(own) == names[1:3]
-    assert source.endswith("/gallery/one/plot_1.py")
+    assert source.endswith("/gallery/graphs/plot_1.py")
     assert page[2].astext() == "Read this."
     assert doctree.children == [page]
 

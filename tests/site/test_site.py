@@ -85,8 +85,9 @@ def faults_of_gallery_page(elements, script):
         ends = [f"/{script.stem}.ipynb", *ends, f"/gallery/{script.parent.name}/{script.name}"]
     if len(links) != len(ends) or not all(map(str.endswith, links, ends)):
         yield f"has other files in its row than {ends}: {links}"
-    if not re.search(r"\d+ minutes to read, .*GPU", "".join(row.itertext())):
-        yield "does not say in its row how long it takes, and whether it needs a GPU"
+    levels = "beginner|intermediate|advanced"
+    if not re.search(rf"level: ({levels}).*\d+ minutes to read, .*GPU", "".join(row.itertext())):
+        yield "does not say in its row its level, how long it takes, and whether it needs a GPU"
 
     details = [element for element in elements if element.tag == "details"]
     images = {box for one in details for box in of_class("autopar-image", one.iter("div"))}
