@@ -10,6 +10,7 @@ const termOf = (anchor) => {
 const ABOUT = {
   dataloader: "auto_gallery/copies/plot_4_feed_a_training_loop",
   "data loader": "auto_gallery/copies/plot_4_feed_a_training_loop",
+  nsight: "auto_gallery/tools/plot_1_verify_with_nsight",
   "race condition": "auto_gallery/copies/plot_2_five_wrong_answers",
 };
 const about = ABOUT[new URLSearchParams(location.search).get("q")?.trim().toLowerCase()];

@@ -68,6 +68,7 @@ TERMS = "pinned memory", "record_stream", "non_blocking", "NVTX", "GIL", "race c
 FOUND = {term: f"glossary.html#term-{term.replace(' ', '-')}" for term in TERMS} | {
     "pinned": "glossary.html#",
     "install": "install.html",
+    "nsight": "auto_gallery/tools/plot_1_verify_with_nsight.html",
     "deadlock": "howto/from_one_machine_to_many.html",
     "multiprocessing": "howto/from_one_machine_to_many.html",
     "asynchronous": "chapter/1_work_is_queued.html",
