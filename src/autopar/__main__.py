@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place(text: str) -> Path:
-    """A path; `-` alone is standard input or output, and `./-` a file."""
+    """A path; `-` alone is standard output, and `./-` a file."""
     path = Path(text)
     return path.absolute() if text != "-" and path == Path("-") else path
 
