@@ -82,7 +82,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(BUSY, range_name="st?p")
-    assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
+    assert "Limited to 'st?p', 2 in number, 6.000 ms in all" in said
     assert re.search(r"1: step +0\.000 ms +5\.000 ms +80\.0 %", said)
     assert re.search(r"2: step +8\.000 ms +1\.000 ms +50\.0 %", said)
     data = Report(BUSY, name="t", range_name="step").data()
@@ -144,7 +144,7 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     assert "GPU 0 did nothing in 'step', as far as was recorded." in said
     assert "ProfilerActivity" not in said, "what is elsewhere was recorded"
     three = parsed("kernel 1..2; kernel 6..7 gpu=1; kernel 6..7 gpu=2; range step 0..5")
-    assert "GPU 1 and 1 more did nothing in 'step'" in text_of(three, range_name="step")
+    assert "GPU 1, GPU 2 did nothing in 'step'" in text_of(three, range_name="step")
     assert "did nothing" not in text_of(three)
     assert "GPU 1 did nothing in 'step'" in text_of(three, range_name="step", gpu="1")
     assert "did nothing" not in text_of(three, range_name="step", gpu="0")

@@ -22,7 +22,7 @@ from autopar.traces.findings import CAUSES, LEAST_SHARE
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
-from autopar.traces.trace import TraceError
+from autopar.traces.trace import HOST, TraceError
 
 VERSION = 5  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
@@ -100,8 +100,13 @@ def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tup
     if worst < least:
         shown = math.floor(1_000 * worst) / 10  # never as much as it is under
         return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
-    held = [each for each in reports if each.view.trace.is_whole and each.limit_share() is not None]
-    names = ", ".join([*(each.name for each in reports if each not in held), *unread])
+    held = [
+        it.name
+        for it in reports
+        if it.limit_share() is not None
+        and not (it.view.trace.is_cut or it.view.trace.doubts.keys() - {HOST})
+    ]
+    names = ", ".join([*(it.name for it in reports if it.name not in held), *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
     return (why, UNREAD) if names else ("", DONE)
 

@@ -176,9 +176,8 @@ class Report:
         if trace.origin:
             yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
         if view.range_name is not None:
-            count = len(view.occurrences)
             yield (
-                f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
+                f"Limited to {view.range_name!r}, {len(view.occurrences):,} in number, "
                 f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
         idle = [name for name in view.gpus if name not in self.figures]
@@ -189,8 +188,7 @@ class Report:
 
     def _did_nothing(self, gpus: Sequence[str]) -> str:
         """What is said of GPUs that worked outside of a range only."""
-        more = f" and {len(gpus) - 1:,} more" * (len(gpus) > 1)
-        return f"{gpus[0]}{more} did nothing in {self.view.range_name!r}, as far as was recorded."
+        return f"{', '.join(gpus)} did nothing in {self.view.range_name!r}, as far as was recorded."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
@@ -203,10 +201,8 @@ class Report:
         if not self.findings:
             return
         said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
-        if len(self.findings) > 1:
-            said += " The same time may be in two, and to mend one may bring out another."
-        if len(self.findings) > self._top:
-            said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
+        said += " The same time may be in two, and to mend one may bring out another."
+        said += f" --top {len(self.findings)} shows all." * (len(self.findings) > self._top)
         said += " Times count from where the picture begins, and before it are negative."
         yield Section("Why no more overlap?", [said])
         headers = ("evidence", "lane", "start", "end")

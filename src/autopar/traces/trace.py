@@ -222,11 +222,6 @@ class Trace:
         """What was left out and what is in doubt, each once."""
         return tuple(dict.fromkeys((*self.warnings, *self.doubts.values())))
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that GPUs did is in it, and can be trusted."""
-        return not self.is_cut and not self.doubts.keys() - {HOST}
-
     def trusted(self) -> Trace:
         """The same without the work of GPUs whose times are in doubt."""
         is_trusted = self.work.where(lambda tag: tag.gpu not in self.doubts)
