@@ -195,7 +195,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     assert re.search(r"time is 43\.[45] %, which is under 43\.54 %", near), "and not 43.5 %"
     assert "which is under" not in said(file, "--fail-under", "5%")
     data = json.loads(said(file, "--json", "-"))
-    assert (data["format"], data["version"]) == ("autopar timeline", 5)
+    assert (data["format"], data["version"]) == ("autopar timeline", 6)
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
         with pytest.raises(SystemExit, match="2"):
             main(["timeline", str(file), *option])

@@ -64,6 +64,24 @@ def test_a_cause_is_found_with_its_cost_and_not_in_its_twin(
 
 
 @pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        *dict.fromkeys(("hipStreamSynchronize", "cuMemcpyDtoH_v2"), "synchronised").items(),
+        *dict.fromkeys(("cudaMemcpy_ptds", "hipMemcpyWithStream"), "synchronised").items(),
+        *dict.fromkeys(("cudaEventSynchronize", "cudaDeviceSynchronize"), "synchronised").items(),
+        *dict.fromkeys(("cudaFree", "cuMemAlloc_v2", "cuMemCreate"), "allocated").items(),
+        *dict.fromkeys(("hipHostMalloc", "cudaHostRegister"), "allocated").items(),
+        *dict.fromkeys(("cuLibraryLoadData", "cudaFuncGetAttributes"), "launch").items(),
+        *dict.fromkeys(("cuMemcpyDtoHAsync", "hipMemcpyAsync", "cudaMemcpyPeer"), "launch").items(),
+        *dict.fromkeys(("cudaEventRecord", "hipStreamWaitEvent"), "launch").items(),
+        *dict.fromkeys(("cudaFreeAsync", "hipMallocAsync", "cuMemGetInfo"), "launch").items(),
+    ],
+)
+def test_what_a_call_does_is_told_by_its_name(name: str, cause: str) -> None:
+    assert costs(gap(call(name, 4.1, 5.9)))[cause] == pytest.approx(1.8, abs=1e-3)
+
+
+@pytest.mark.parametrize(
     "said",
     [said for judgement in JUDGEMENTS for said in judgement[3:]],
     ids=[f"{what}, {which}" for what, *_ in JUDGEMENTS for which in ("seen", "twin")],

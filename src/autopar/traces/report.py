@@ -201,7 +201,8 @@ class Report:
         if not self.findings:
             return
         said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
-        said += " The same time may be in two, and to mend one may bring out another."
+        if len(self.findings) > 1:
+            said += " The same time may be in two, and to mend one may bring out another."
         said += f" --top {len(self.findings)} shows all." * (len(self.findings) > self._top)
         said += " Times count from where the picture begins, and before it are negative."
         yield Section("Why no more overlap?", [said])
