@@ -56,7 +56,7 @@ CAUSES = {
         "The profiler held the host up",
         "Let the profiler warm up, as with `torch.profiler.schedule(wait=1, warmup=1, active=3)`.",
         "tools/plot_2_three_clocks_one_answer",
-        "while the profiler was at work ({names}): without it, this time is not lost.",
+        "while the profiler was at work: without it, this time is not lost.",
     ),
     "synchronised": Cause(
         "The host waited before it launched more",

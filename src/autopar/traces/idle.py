@@ -275,8 +275,6 @@ class _Gaps:
         host, late, sorts = self._host, self._on_axis, _RECORDS.get(cause, (cause,))
         which = np.flatnonzero(np.any([host.sorts == sort for sort in sorts], axis=0))
         times_s = host.on_axis[which]
-        if cause == "profiler":  # which has threads of its own
-            times_s, late = host.records.times_s[which], self._late
         for i in gaps:
             part = late[i : i + 1]
             if cause == "elsewhere":
