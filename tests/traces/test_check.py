@@ -11,6 +11,8 @@ from trace_files import BASE_US, call, copy, event, kernel, kineto_events
 from autopar.traces.chrome import Events
 from autopar.traces.report import Report
 
+AMPERE = {"deviceProperties": [{"id": i, "computeMajor": 8} for i in range(2)]}
+HOPPER = {"deviceProperties": [{"id": 0, "computeMajor": 9}]}
 LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost with 5 µs
 
 
@@ -35,20 +37,12 @@ def read(*events, **header):
         (kernel("bad", -5e8, 5.0), "or a minute away from all that the host did", True),
         (kernel("bad", 7e7, 5.0), "or a minute away from all that the host did", True),
         (kernel("bad", 7e7, 5.0, 77), "or a minute away from all that the host did", True),
-        (
-            copy("bad", 160.5, 50.0, 8, stream=7),
-            "takes 50.0 µs, and overlaps other work of its stream",
-            False,
-        ),
-        (
-            copy("bad", 100.0, 5.0, 8, stream=7),
-            "takes 5.0 µs, and overlaps other work of its stream",
-            True,
-        ),
+        (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
+        (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
     ],
 )
 def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out):
-    trace = read(kernel("gemm", 40.0, 10.0, device=1), wrong)
+    trace = read(kernel("gemm", 40.0, 10.0, device=1), wrong, **AMPERE)
     assert trace.warnings == ()
     said = trace.doubts["GPU 0"]
     assert re.match(
@@ -56,11 +50,11 @@ def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out
     )
     assert re.search(f"The first: the record of 'bad' on (GPU 0|a GPU) .*{why}.*[.]$", said)
     assert len(trace.work) == 4 + (not left_out)
-    small = read(LONG, wrong)
+    small = read(LONG, wrong, **AMPERE)
     assert small.doubts == {}
     assert "they were left out or cut short" in small.warnings[0]
     assert len(small.work) == 4 + (not left_out)
-    twice = read(wrong, copies.deepcopy(wrong))
+    twice = read(wrong, copies.deepcopy(wrong), **AMPERE)
     assert re.match("2 of [456] records of GPU 0", twice.doubts["GPU 0"]), "counted, not repeated"
 
 
@@ -95,36 +89,42 @@ def test_a_gpu_of_which_nothing_can_be_right_is_in_doubt():
 
 
 def test_what_is_cut_ends_where_it_overlaps():
+    (bad,) = (
+        w for w in work_of(read(LONG, kernel("bad", 160.5, 50.0), **AMPERE)) if "bad" in w.span.name
+    )
+    assert bad.span.duration_s == pytest.approx(40e-6)
     memory = copy("Memcpy HtoD (Pinned -> Device)", 165.5, 10.0, 4096, stream=7)
     (moved,) = (w for w in work_of(read(LONG, memory)) if "HtoD" in w.span.name)
-    assert moved.span.duration_s == pytest.approx(5e-6)
+    assert moved.span.duration_s == pytest.approx(5e-6), "copies wait on every GPU"
     assert moved.size_bytes is None
 
 
 def test_kernels_of_a_stream_may_overlap_where_that_is_by_design():
-    trace = read(kernel("early", 160.5, 50.0))
-    assert (trace.remarks, len(trace.work)) == ((), 4)
-    figures = Report(trace, name="t").figures["GPU 0"]
-    assert figures["busy_s"] == pytest.approx(170.5e-6), "from 40 to 210.5 µs, each moment once"
-    assert figures["kinds_busy_s"]["compute"] == pytest.approx(170.5e-6)
-    assert figures["hidden_s"]["copy"] == pytest.approx(60e-6)
+    for header in (HOPPER, {}, {"deviceProperties": "none"}):
+        trace = read(kernel("early", 160.5, 50.0), **header)
+        assert (trace.remarks, len(trace.work)) == ((), 4)
+        figures = Report(trace, name="t").figures["GPU 0"]
+        assert figures["busy_s"] == pytest.approx(170.5e-6), "from 40 to 210.5 µs, each moment once"
+        assert figures["kinds_busy_s"]["compute"] == pytest.approx(170.5e-6)
+        assert figures["hidden_s"]["copy"] == pytest.approx(60e-6)
     nodes = [kernel("a", 200.5, 50.0, 5), kernel("b", 210.5, 50.0, 5)]
-    assert read(call("cudaGraphLaunch", 35.0, 3.0, 5), *nodes).remarks == ()
+    assert read(call("cudaGraphLaunch", 35.0, 3.0, 5), *nodes, **AMPERE).remarks == ()
     nodes = [kernel("node", 300.0 + 25 * i, 50.0, 9) for i in range(9)]
-    assert read(*nodes).remarks == (), "launched before the recording, perhaps of a graph"
+    assert read(*nodes, **AMPERE).remarks == (), "launched before the recording, perhaps of a graph"
 
 
 def test_no_kernel_of_a_stream_still_runs_when_the_second_after_it_begins_after_the_first():
     steps = [kernel("gemm", 1000.0 * i, 300.0) for i in range(1, 20)]
-    trace = read(kernel("long", 1010.0, 5e6), *steps)
-    assert list(trace.doubts) == ["GPU 0"], "the long one is wrong, or all within it"
-    three = read(LONG, *(kernel("same", 500.0, 50.0) for _ in range(3)))
-    assert "can't be right" in three.warnings[0]
+    for header in (HOPPER, AMPERE, {}):
+        trace = read(kernel("long", 1010.0, 5e6), *steps, **header)
+        assert list(trace.doubts) == ["GPU 0"], "the long one is wrong, or all within it"
+        three = read(LONG, *(kernel("same", 500.0, 50.0) for _ in range(3)), **header)
+        assert "can't be right" in three.warnings[0]
     early = [kernel("early", 300.0 + 40.0 * i, 90.0) for i in range(9)]
     two = [kernel("a", 900.0, 50.0), kernel("b", 900.0, 40.0), kernel("c", 949.5, 9.0)]
-    assert read(*early, *two).remarks == (), "each begins before the one before it ends"
+    assert read(*early, *two, **HOPPER).remarks == (), "each begins before the one before it ends"
     nodes = [kernel("long", 1010.0, 5e3, 5), *(kernel("b", 1e3 * i, 300.0, 5) for i in (2, 3, 4))]
-    assert read(call("cudaGraphLaunch", 35.0, 3.0, 5), *nodes).remarks == ()
+    assert read(call("cudaGraphLaunch", 35.0, 3.0, 5), *nodes, **HOPPER).remarks == ()
 
 
 def test_clocks_that_differ_a_little_cost_no_figure():

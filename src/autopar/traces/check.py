@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -42,7 +42,11 @@ _DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
 
-def evidence_of(rows: Rows, handed: Mapping[str, str] = MappingProxyType({})) -> Trace:
+def evidence_of(
+    rows: Rows,
+    handed: Mapping[str, str] = MappingProxyType({}),
+    in_order: Collection[str] = (),
+) -> Trace:
     """What records say, in seconds; those that can't be right are left out or cut, and counted.
 
     A GPU is in doubt where they may be more than a hundredth of its busy time.
@@ -50,6 +54,8 @@ def evidence_of(rows: Rows, handed: Mapping[str, str] = MappingProxyType({})) ->
     Args:
         rows: What GPUs and threads did, with all of PyTorch's operators.
         handed: Thread -> the one that it works for.
+        in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
+            they can, by design: a kernel may be launched before the one that it depends on ends.
     """
     records, wrong, harms_s, zero_us = _timed(rows)
     is_host = records.where(lambda tag: tag.place == HOST)
@@ -63,7 +69,7 @@ def evidence_of(rows: Rows, handed: Mapping[str, str] = MappingProxyType({})) ->
     wrong[places[is_stray]] = _NO_LAUNCH
     skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_stray].max(initial=0.0))
     places, work = places[~is_stray], work[~is_stray]
-    overlaps_s, spoilt_s = _overlaps(work, is_node[~is_stray])
+    overlaps_s, spoilt_s = _overlaps(work, is_node[~is_stray], in_order)
     is_cut = overlaps_s > 0
     wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, spoilt_s[is_cut]
     times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
@@ -183,23 +189,24 @@ def _far_away(work: Records, host: Records) -> Mask:
     return np.asarray(is_before | np.logical_or.accumulate(after > _FAR_S))
 
 
-def _overlaps(work: Records, is_node: Mask) -> tuple[Seconds, Seconds]:
+def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> tuple[Seconds, Seconds]:
     """By how much work overlaps what it had to wait for, and the harm if either is wrong.
 
-    Copies wait for what is before them on their stream. From compute capability 9 on, a kernel may
-    begin while the one before it runs, by design: it was launched before that ends. A third is
-    wrong while an earlier one runs if the one between has ended, or if all three began at the same
-    time. Nodes of a CUDA graph do not wait, though all are of one stream.
+    Copies wait for what is before them on their stream, and older GPUs' kernels too. On newer
+    ones a kernel may begin while the one before it runs. A third is wrong while an earlier one
+    runs if the one between has ended, or if all three began at the same time. Nodes of a CUDA
+    graph do not wait, though all are of one stream.
     """
     is_copy = work.where(lambda tag: tag.kind == "copy")
     overlaps_s, spoilt_s = np.zeros(len(work)), np.zeros(len(work))
-    for places in work.groups(lambda tag: (tag.gpu, tag.stream)).values():
+    for (gpu, _), places in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
         starts_s, ends_s = work.times_s[places].T
         befores_s = np.append([-np.inf, -np.inf], np.maximum.accumulate(ends_s))
         reached_s, earlier_s = befores_s[1:-1], befores_s[:-2]
         is_third = np.append([np.nan, np.nan], starts_s)[:-2] == starts_s
         is_third |= np.append(np.inf, ends_s)[:-1] <= starts_s
-        waits = is_copy[places] | is_third & (earlier_s - starts_s > _TOLERANCE_S)
+        waits = (gpu in in_order) | is_copy[places]
+        waits |= is_third & (earlier_s - starts_s > _TOLERANCE_S)
         waits &= ~is_node[places] & (reached_s - starts_s > _TOLERANCE_S)
         overlaps_s[places] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
         # Of what is still running, all until the next begins.

@@ -36,6 +36,7 @@ _LEFT_OUT = {
 }
 # What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
 _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
+_OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
 _MOST_NAMED, _LONGEST = 5, 40  # categories in a message, and characters of each
 _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
@@ -134,9 +135,8 @@ class Events:
                     "Several processes are in it. Their GPUs of one number are taken as one, and "
                     "no work has a launch, as numbers of launches may be of any."
                 )
-            _name_rank(self._rows, header)
             handed = {own: to.pop() for own, to in self._handed.items() if len(to) == 1}
-            trace = evidence_of(self._rows, handed)
+            trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
             trace = replace(trace, origin="a trace of torch.profiler")
         if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
@@ -239,14 +239,22 @@ def _collective(arguments: Event) -> str:
     return f"{name} of group {group}, ranks {ranks or 'unknown'}"
 
 
-def _name_rank(rows: Rows, header: Event) -> None:
-    """Name GPUs and their lanes with the rank if there are several processes."""
-    about = _dictionary(header, "distributedInfo")
+def _name_rank(rows: Rows, header: Event) -> set[str]:
+    """Name GPUs and their lanes with the rank if there are several processes.
+
+    Returns the GPUs whose kernels never overlap on a stream, as far as the file tells.
+    """
+    about, listed = _dictionary(header, "distributedInfo"), header.get("deviceProperties")
     rank, size = about.get("rank"), about.get("world_size")
     prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
     for i, tag in enumerate(rows.tags):
         if tag.place != HOST:
             rows.tags[i] = tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane)
+    return {
+        f"{prefix}GPU {gpu.get('id')}"
+        for gpu in (listed if type(listed) is list else [])
+        if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
+    }
 
 
 def _listed(counts: Mapping[str, int]) -> str:
