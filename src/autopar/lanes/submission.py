@@ -6,26 +6,17 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import types
-from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from autopar.effects.hidden import require_none_hidden
-from autopar.effects.task import Task
 from autopar.lanes.handle import Handle, cuda_tensors, use_on_current_streams
 from autopar.lanes.modes import caller_modes
 from autopar.ranges import annotate
-from autopar.refusal import refuse_no_value
 from autopar.torch_private import pytree
 
 T = TypeVar("T")
-
-# No others, as objects of other kinds may ask their handles for results themselves.
-_CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, slice)
-_CONTAINERS += (UserDict, UserList, types.SimpleNamespace)
 
 
 class Submission(Generic[T]):
@@ -54,10 +45,6 @@ class Submission(Generic[T]):
         streams = {gpu: torch.cuda.current_stream(gpu) for gpu in gpus}
         # After what the submitter has queued on each GPU until now, where that is not done.
         self.ready = {gpu: at.record_event() for gpu, at in streams.items() if not at.query()}
-        if any(isinstance(leaf, Task) for leaf in leaves):
-            refuse_no_value(Task, handle.name)
-        containers = [leaf for leaf in leaves if isinstance(leaf, _CONTAINERS)]
-        require_none_hidden((args, kwargs), containers, Handle, str(handle), "handles")
         given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
         self.after = (*after, *given)
         self._arguments: Callable[[], tuple[Iterable[Any], dict[str, Any]]] = lambda: (args, kwargs)
