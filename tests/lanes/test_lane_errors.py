@@ -4,16 +4,13 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import functools
-import gc
-import threading
 import traceback
-import weakref
 
 import pytest
 import torch
 from lane_forms import WAIT_S, caught, fail
 
-from autopar import CopyPipeline, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
+from autopar import CopyPipeline, TaskGraph, cpu_lane, timeline_of_handles
 
 pytestmark = pytest.mark.usefixtures("forms_run_in_time")
 
@@ -194,7 +191,6 @@ _TWO = "task 'two' on lane 'lane' (cpu) failed, too: ValueError: second"
 _MANY = [_ONE, *(_TWO.replace("second", str(i)) for i in range(5))]
 _MANY += ["94 more tasks of lane 'lane' failed, too"]
 _ALIKE = [_ONE, _TWO, "8 more tasks of lane 'lane' failed, too"]
-
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_what_a_task_leaves_switched_reaches_no_other(context):
         kept.clear()
 
 
-@in_each
+@pytest.mark.parametrize("context", [name for name in _CONTEXTS if name != "inference"])
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("run", ["run", "run_serial"])
 def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_caller(

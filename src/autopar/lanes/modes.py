@@ -11,7 +11,6 @@ The default dtype, deterministic algorithms and the choice of kernels hold for a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +21,6 @@ from autopar import torch_private as private
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 _DEVICES = ("cpu", "cuda")  # of which autocast has settings of their own
-_guards = threading.local()  # what has put inference mode back, by thread
 
 
 class Others(NamedTuple):
@@ -49,29 +47,19 @@ class Modes(NamedTuple):
         """Call a function under them, in any thread, and give back what held there before."""
         before = thread_modes()
         if self.inference != before.inference:
-            with private.InferenceMode(self.inference):
+            with private.InferenceMode(self.inference):  # only a guard can switch it
                 return self.call(fn, *args, **kwargs)
         if self.others is not before.others:
             before = before._replace(others=_others())  # dtypes too, where autocast is off
         try:
-            self._switch_from(before)
+            self.hold(before)
             return fn(*args, **kwargs)
         finally:
             before.hold()
 
-    def hold(self) -> None:
-        """Let hold in the calling thread again what did before a task, whatever that has left."""
-        now = thread_modes()
-        if self.inference != now.inference:
-            # Only a guard can switch it, and what ends one puts back what was before that.
-            _guards.last = None
-            _guards.last = private.InferenceMode(self.inference)
-            _guards.last.__enter__()
-            now = thread_modes()
-        self._switch_from(now)
-
-    def _switch_from(self, now: Modes) -> None:
-        """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
+    def hold(self, now: Modes | None = None) -> None:
+        """Let hold in the calling thread what doesn't yet, but for inference mode."""
+        now = now or thread_modes()
         if self == now:
             return
         there, here = now.others or Others(), self.others or Others()
