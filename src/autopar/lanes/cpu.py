@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _numbers = itertools.count(1)
 _MOST_THREADS = 1024  # more than machines have cores: each of them is started
+_LAST_WAIT_S = 2.0  # at the end of the process, for a task of a lane that was not left
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
@@ -67,7 +68,7 @@ class CpuLane(Lane):
         # keeps neither the process from ending nor the lane from going, and ends with that.
         given = (weakref.ref(self), self._calls, self._ready, threads)
         self._worker = threading.Thread(target=_work, args=given, name=name, daemon=True)
-        weakref.finalize(self, self._calls.put, False)
+        weakref.finalize(self, _end, self._calls, self._worker)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -147,10 +148,20 @@ def _work(
         ready.set_exception(error)
         return
     ready.set_result(None)
-    while calls.get() and (lane := at()) is not None:
-        try:
+    try:
+        while calls.get() and (lane := at()) is not None:
             lane._do_pending()
-        except BaseException:
+            del lane  # while it waits for more
+    finally:
+        if (lane := at()) is not None:
             lane._drop()  # nobody would come to the rest
-            raise
-        del lane  # while it waits for more
+
+
+def _end(calls: queue.SimpleQueue[bool], worker: threading.Thread) -> None:
+    """End the thread of a lane that was not left; as the process ends, wait for what it is at.
+
+    A thread that comes out of an operator of torch later than that would abort the process.
+    """
+    calls.put(False)
+    if not threading.main_thread().is_alive():
+        worker.join(_LAST_WAIT_S)
