@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import os
 import queue
@@ -73,13 +74,12 @@ class CpuLane(Lane):
     def __enter__(self) -> Self:
         super().__enter__()
         try:
-            self._worker.start()
+            # Not here: Ctrl-C in `Thread.start` may leave a lock taken that the worker waits for.
+            _thread.start_new_thread(_start, (self._worker, self._ready))
             self._ready.wait()
             self._ready.raise_error()
-        except BaseException as error:
+        except BaseException:
             self._close()
-            if isinstance(error.__context__, KeyboardInterrupt):  # `Thread.start` has replaced it
-                raise error.__context__ from None
             raise
         return self
 
@@ -136,6 +136,13 @@ class CpuLane(Lane):
             self._worker.join()
 
 
+def _start(worker: threading.Thread, ready: Outcome[None]) -> None:
+    try:
+        worker.start()
+    except BaseException as error:
+        ready.set_exception(error)
+
+
 def _work(
     at: weakref.ref[CpuLane], calls: queue.SimpleQueue[bool], ready: Outcome[None], threads: int
 ) -> None:
@@ -163,5 +170,5 @@ def _end(calls: queue.SimpleQueue[bool], worker: threading.Thread) -> None:
     A thread that comes out of an operator of torch later than that would abort the process.
     """
     calls.put(False)
-    if not threading.main_thread().is_alive():
+    if worker.is_alive() and not threading.main_thread().is_alive():
         worker.join(_LAST_WAIT_S)
