@@ -153,7 +153,7 @@ def test_capacity_leaves_the_numbers_of_all_threads_as_they_were(monkeypatch, th
     def caller():
         settle_threads(3)
         try:
-            capacity(2, rounds=2)
+            capacity(2)
         except BaseException as failure:
             outcome.append(failure)
         outcome.append(torch.get_num_threads())
@@ -199,18 +199,17 @@ class RoundsClock:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, workers):
     monkeypatch.setattr("autopar.machine.time", RoundsClock(workers))
-    assert capacity(workers, rounds=2, size=8).cores == pytest.approx(workers / 1.6)
+    assert capacity(workers).cores == pytest.approx(workers / 1.6)
     assert str(Capacity(2, 1.0834)) == (
         "2 threads at once multiply matrices 1.08 times as fast as one thread alone, measured now; "
         "a busy machine gives less"
     )
 
 
-@pytest.mark.parametrize("wrong", [{"workers": 10**6}, {"rounds": 0}, {"size": 0.5}])
-def test_capacity_needs_a_worker_a_round_and_a_size(wrong):
-    ((argument, given),) = wrong.items()
-    with pytest.raises(ValueError, match=f"{argument} is {given!r}; expected a whole number"):
-        capacity(**wrong)
+@pytest.mark.parametrize("wrong", [0, 0.5, 10**6])
+def test_capacity_needs_a_number_of_workers(wrong):
+    with pytest.raises(ValueError, match=f"workers is {wrong!r}; expected a whole number"):
+        capacity(wrong)
 
 
 def test_new_pages_are_counted_and_used_ones_are_not(monkeypatch):

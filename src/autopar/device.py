@@ -116,7 +116,7 @@ def used_gpus() -> list[torch.device]:
     """GPUs that this process has given anything to; asking others takes memory for a context."""
     if not torch.cuda.is_initialized():
         return []
-    return [gpu(i) for i in range(num_gpus()) if has_context(i)]
+    return [torch.device("cuda", i) for i in range(num_gpus()) if has_context(i)]
 
 
 def empty_pinned_pool() -> None:

@@ -24,6 +24,7 @@ from autopar.refusal import whole_number
 Fields = dict[str, Any]
 
 _MOST_WORKERS = 1024  # more than machines have cores; a million would take all memory
+_ROUNDS, _SIZE = 5, 384  # pairs of one thread and all, multiplying matrices of this side
 _STUCK_S = 10.0  # a thread that isn't there by then never settled
 _settling = threading.Lock()
 
@@ -116,7 +117,7 @@ class Capacity:
         )
 
 
-def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) -> Capacity:
+def capacity(workers: int | None = None) -> Capacity:
     """Measure how many cores' worth of matrix work this machine gives, in about half a second.
 
     Two hardware threads of one core give about 1.1, not 2, and a virtual machine can change its
@@ -124,21 +125,16 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
 
     Args:
         workers: Threads to keep busy; by default as many as torch uses.
-        rounds: Pairs of one-alone and all-together; the median of their ratios counts.
-        size: Side of the square float32 matrices.
 
     Raises:
-        ValueError: `workers`, `rounds` or `size` is no whole number from 1 on, or there are more
-            than 1,024 workers.
+        ValueError: `workers` is no whole number from 1 to 1,024.
 
-    >>> 0 < capacity(2, rounds=1).cores < 8
+    >>> 0 < capacity(2).cores < 8
     True
     """
     workers = torch.get_num_threads() if workers is None else workers
     whole_number("workers", workers, most=_MOST_WORKERS)
-    whole_number("rounds", rounds)
-    whole_number("size", size)
-    x = torch.rand(size, size)
+    x = torch.rand(_SIZE, _SIZE)
     barrier = threading.Barrier(workers, timeout=_STUCK_S)
 
     def work(together: bool) -> tuple[float, float]:
@@ -153,7 +149,7 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
     with ThreadPoolExecutor(workers, initializer=settle_threads, initargs=(1,)) as pool:
         try:
             list(pool.map(work, [True] * workers))  # starts and warms every thread
-            for _ in range(rounds):
+            for _ in range(_ROUNDS):
                 start_s, end_s = pool.submit(work, False).result()
                 starts_s, ends_s = zip(*pool.map(work, [True] * workers), strict=True)
                 ratios.append(workers * (end_s - start_s) / (max(ends_s) - min(starts_s)))

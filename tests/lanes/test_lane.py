@@ -6,8 +6,6 @@ import math
 import threading
 import time
 import weakref
-from collections import UserDict
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,36 +94,6 @@ def test_containers_without_handles_are_the_callers_own_and_others_as_they_were_
         filled.wait()
         assert isinstance(caught(numbers[-1].wait), ValueError)
     assert out == [1, 2]
-
-
-class Pair(list):
-    """No list that torch's containers look into."""
-
-
-class Asks:
-    """Who gets its result itself."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __call__(self):
-        return self.handle.result()
-
-
-_HIDDEN = [lambda handle: Pair([handle]), lambda handle: {handle}, lambda handle: [{handle: 1}]]
-_HIDDEN += [UserDict, SimpleNamespace, slice]
-
-
-@pytest.mark.parametrize("hide", _HIDDEN)
-def test_handles_where_nobody_looks_are_refused_and_not_those_of_objects(hide):
-    with cpu_lane() as lane:
-        handle = lane.submit(abs, -1)
-        hidden = hide(a=handle) if hide in (UserDict, SimpleNamespace) else hide(handle)
-        with pytest.raises(TypeError, match=r"task 'take' on .* with handles in it; expected"):
-            lane.submit(print, hidden, name="take")
-        asks = Asks(handle)
-        assert lane.submit(lambda it: it(), asks).result() == 1
-        assert lane.submit(len, Pair([1, {2}])).result() == 2
 
 
 def test_waiting_for_a_lane_covers_what_was_submitted(gate, open_soon):

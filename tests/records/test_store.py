@@ -106,7 +106,7 @@ def _timeline(name, start_ns, end_ns):
             {"measurements": {"a": {"values_s": [1, 2, "3"]}}},
             r"values_s of 'a'\[2\] is of type str",
         ),
-        ({"measurements": {"a": {"values_s": [1, 2, -3]}}}, "values_s of 'a' contains -3"),
+        ({"measurements": {"a": {"values_s": [1, 2, -3]}}}, r"values_s of 'a'\[2\] is -3"),
         ({"measurements": {"a": {}}}, "values_s"),
         ({"timelines": {"t": _timeline(0, 9, 5)}}, "span 'mm' on 'GPU 0' is from 9e-09 s to 5e-09"),
         (

@@ -115,15 +115,10 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
             agent.terminate()
             said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
             for stream, text in zip((sys.stdout, sys.stderr), said, strict=True):
-                if stream:  # which may be none, or of few characters
-                    encoding = getattr(stream, "encoding", None) or "utf-8"
-                    stream.write(text.encode(encoding, "replace").decode(encoding))
+                print(text, end="", file=stream)
     if agent.returncode:
         words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]
         if (folder / "failure").exists():
             rank, cause, stack = json.loads((folder / "failure").read_text(encoding="utf-8"))
             words = [f"rank {rank} failed: {cause}", *stack.splitlines()[-_LINES:]]
         raise RuntimeError("\n".join([f"{work}: {words[0]}", *words[1:]]))
-    if not (folder / "returned").exists():
-        msg = f"{work}: the first ended its process before it returned; expected a return."
-        raise RuntimeError(msg)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
+import _thread
 import itertools
 import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import weakref
 from typing import Any, Self, TypeVar
 
 import torch
 
 from autopar.device import cpu, new_stream, used_gpus
 from autopar.lanes.handle import Handle
-from autopar.lanes.lane import LEFT, Lane
+from autopar.lanes.lane import Lane
 from autopar.lanes.outcome import Outcome
 from autopar.lanes.submission import Submission
 from autopar.machine import settle_threads
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 _numbers = itertools.count(1)
 _MOST_THREADS = 1024  # more than machines have cores: each of them is started
-_LAST_WAIT_S = 2.0  # at the end of the process, for tasks of lanes that were not left
+_LAST_WAIT_S = 2.0  # at the end of the process, for a task of a lane that was not left
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
@@ -61,26 +60,26 @@ class CpuLane(Lane):
 
     def __init__(self, threads: int, name: str, kind: str) -> None:
         super().__init__(name, cpu(), kind)
-        self._threads = threads
+        self._process = os.getpid()  # a fork has no thread for it
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         # Wakes the worker: there are tasks, or there will be no more.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._ready: Outcome[None] = Outcome()  # the worker, which is dropped if it is too late
-        # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
-        self._worker = threading.Thread(target=self._work, name=name, daemon=True)
+        # A lane may never be left: where a generator holds it, or Ctrl-C comes twice. So its thread
+        # keeps neither the process from ending nor the lane from going, and ends with that.
+        given = (weakref.ref(self), self._calls, self._ready, threads)
+        self._worker = threading.Thread(target=_work, args=given, name=name, daemon=True)
+        weakref.finalize(self, _end, self._calls, self._worker)
 
     def __enter__(self) -> Self:
         super().__enter__()
         try:
-            _watch_process()
-            self._worker.start()
-            _open_lanes.add(self)
+            # Not here: Ctrl-C in `Thread.start` may leave a lock taken that the worker waits for.
+            _thread.start_new_thread(_start, (self._worker, self._ready))
             self._ready.wait()
             self._ready.raise_error()
-        except BaseException as error:
+        except BaseException:
             self._close()
-            if isinstance(error.__context__, KeyboardInterrupt):  # `Thread.start` has replaced it
-                raise error.__context__ from None
             raise
         return self
 
@@ -91,87 +90,85 @@ class CpuLane(Lane):
         return None  # the worker waits for it
 
     def _go_on(self) -> None:
+        if self._process != os.getpid():
+            msg = (
+                f"lane {self.name!r} is open in another process, which this one was forked from; "
+                f"expected a call there. Open lanes after the fork."
+            )
+            raise RuntimeError(msg)
         if self._calls.empty():  # else the worker has yet to look
             self._calls.put(True)
-
-    def _work(self) -> None:
-        """Do tasks in the order in which they come, until there are no more."""
-        if not self._ready.begin():
-            return
-        try:
-            settle_threads(self._threads)
-            self._ready.set_result(None)
-            while self._calls.get():
-                self._do_pending()
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-        finally:
-            self._drop()
-            self._pending.clear()
-            _open_lanes.discard(self)
 
     def _issue(self, submission: Submission[T]) -> T:
         handle = submission.handle
         for before in submission.after:
             before._wait_until_done()
         handle._start = time.perf_counter()
-        self._use_own_streams(submission.ready)
+        self._use_own_streams()
+        for device, event in submission.ready.items():
+            torch.cuda.current_stream(device).wait_event(event)
         value = submission.call()
         for device in used_gpus():  # what the task has queued there is part of it
             torch.cuda.current_stream(device).synchronize()
         handle._end = time.perf_counter()
         return value
 
-    def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
-        """Let the worker queue on streams of its own, behind what the submitter has queued.
+    def _use_own_streams(self) -> None:
+        """Let the worker queue on streams of its own.
 
         On the default streams, waiting for its own work would mean waiting for everybody's.
         """
         for device in used_gpus():
             if device not in self._streams:
                 self._streams[device] = new_stream(device)
-            if torch.cuda.current_stream(device) != self._streams[device]:  # a task may set another
                 with torch.cuda.device(device):  # setting a stream makes its device the current one
                     torch.cuda.set_stream(self._streams[device])
-            if device in ready:
-                self._streams[device].wait_event(ready[device])
 
     def _close(self) -> None:
+        if sys.is_finalizing():
+            return  # the worker does nothing any more
         try:
             super()._close()
         finally:
             self._ready.drop()  # a worker that has not begun never does
             self._calls.put(False)  # one that has ends after what it is doing
-        if not (self._ready.dropped() or sys.is_finalizing()):
+        if not self._ready.dropped():
             self._worker.join()
 
 
-_open_lanes: set[CpuLane] = set()
+def _start(worker: threading.Thread, ready: Outcome[None]) -> None:
+    try:
+        worker.start()
+    except BaseException as error:
+        ready.set_exception(error)
 
 
-@functools.cache
-def _watch_process() -> None:
-    """Let a process end, and a forked one go on, although some lane was not left."""
-    atexit.register(_leave_all)
-    os.register_at_fork(after_in_child=lambda: _abandon(list(_open_lanes), "in another process"))
+def _work(
+    at: weakref.ref[CpuLane], calls: queue.SimpleQueue[bool], ready: Outcome[None], threads: int
+) -> None:
+    """Do a lane's tasks in the order in which they come, until there are no more."""
+    if not ready.begin():
+        return
+    try:
+        settle_threads(threads)
+    except BaseException as error:
+        ready.set_exception(error)
+        return
+    ready.set_result(None)
+    try:
+        while calls.get() and (lane := at()) is not None:
+            lane._do_pending()
+            del lane  # while it waits for more
+    finally:
+        if (lane := at()) is not None:
+            lane._drop()  # nobody would come to the rest
 
 
-def _leave_all() -> None:
-    """Leave all lanes, as by an exception; but what runs is waited for no longer than a while."""
-    lanes, give_up_s = list(_open_lanes), time.monotonic() + _LAST_WAIT_S
-    for lane in lanes:
-        lane._drop()
-        lane._calls.put(False)
-    for lane in lanes:
-        lane._worker.join(max(0.0, give_up_s - time.monotonic()))
-    _abandon(lanes, "still running as the process ended")
+def _end(calls: queue.SimpleQueue[bool], worker: threading.Thread) -> None:
+    """End the thread of a lane that was not left; as the process ends, wait for what it is at.
 
-
-def _abandon(lanes: list[CpuLane], where: str) -> None:
-    """Let nobody wait for a thread that won't go on."""
-    for lane in lanes:
-        lane._state, lane._admitting = LEFT, threading.RLock()  # which that thread may have held
-        for handle in lane._unissued():
-            handle._issued.set_exception(RuntimeError(f"{handle} is {where}"))
+    A thread that comes out of an operator of torch later than that would abort the process.
+    """
+    calls.put(False)
+    if worker.is_alive() and not threading.main_thread().is_alive():
+        worker.join(_LAST_WAIT_S)

@@ -14,7 +14,6 @@ from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.submission import Submission
-from autopar.refusal import what
 
 T = TypeVar("T")
 
@@ -26,7 +25,6 @@ def cuda_lane(
     *,
     name: str | None = None,
     kind: str = "compute",
-    priority: int = 0,
 ) -> Lane:
     """A lane on a CUDA stream of its own.
 
@@ -34,11 +32,9 @@ def cuda_lane(
         device: The GPU; the first one if not given.
         name: Its name; `cuda:I lane N` if not given.
         kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
-        priority: The stream's priority; lower numbers go first.
 
     Raises:
-        ValueError: The device is not a GPU, or not on this machine, the kind is unknown, or the
-            priority is no whole number.
+        ValueError: The device is not a GPU, or not on this machine, or the kind is unknown.
         TypeError: The name is no text.
 
     >>> import autopar as ap
@@ -50,11 +46,8 @@ def cuda_lane(
     if device.type != "cuda":
         msg = f"device is {device}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
         raise ValueError(msg)
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        msg = f"priority is {what(priority)}; expected a whole number, such as 0; lower goes first."
-        raise ValueError(msg)
     name = f"{device} lane {next(_numbers)}" if name is None else name
-    return CudaLane(device, name, kind, priority)
+    return CudaLane(device, name, kind)
 
 
 class CudaLane(Lane):
@@ -66,9 +59,9 @@ class CudaLane(Lane):
 
     _maker = "cuda_lane"
 
-    def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
+    def __init__(self, device: torch.device, name: str, kind: str) -> None:
         super().__init__(name, device, kind)
-        self._stream = new_stream(device, priority=priority)
+        self._stream = new_stream(device)
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
 
     def __enter__(self) -> Self:

@@ -106,19 +106,14 @@ class Handle(NoValue, Generic[T]):
             RuntimeError: The task was not run as one that it waits for failed, or the wait could
                 never end, as the task waits for the calling one.
         """
-        try:
-            self._wait_until_issued()
-            if self._issued.dropped():
-                msg = f"{self} was dropped before it began, as its lane was left by an exception"
-                raise CancelledError(msg)
-            if self._issued.error() is not None:
-                self._mark_seen()
-                self._issued.raise_error()
-            self._wait_until_done()
-        finally:
-            # The error's traceback has this frame, and the handle has the error. Without a circle,
-            # what the task was given goes with them.
-            del self
+        self._wait_until_issued()
+        if self._issued.dropped():
+            msg = f"{self} was dropped before it began, as its lane was left by an exception"
+            raise CancelledError(msg)
+        if self._issued.error() is not None:
+            self._mark_seen()
+            self._issued.raise_error()
+        self._wait_until_done()
 
     def _wait_until_done(self) -> None:
         """Wait for the end of what it has queued on a stream; it must be issued."""
@@ -142,14 +137,11 @@ class Handle(NoValue, Generic[T]):
         Raises:
             Exception: As `wait` does.
         """
-        try:
-            self.wait()
-            self._note_span()
-            value = self._issued.value()
-            use_on_current_streams(value)
-            return value
-        finally:
-            del self
+        self.wait()
+        self._note_span()
+        value = self._issued.value()
+        use_on_current_streams(value)
+        return value
 
     @property
     def span(self) -> Span:
@@ -158,26 +150,18 @@ class Handle(NoValue, Generic[T]):
         On a stream it lies between two events, so on an idle stream the launch is inside.
         `alignment_error_s` says how far a stream's times may be off.
         """
-        try:
-            self.wait()
-            start_s, end_s = self._time_s(self._start), self._time_s(self._end)
-            return Span(self.name, self.lane, start_s, end_s, self.kind)
-        finally:
-            del self
+        self.wait()
+        start_s, end_s = self._time_s(self._start), self._time_s(self._end)
+        return Span(self.name, self.lane, start_s, end_s, self.kind)
 
     @property
     def alignment_error_s(self) -> float:
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
-        try:
-            self.wait()
-            if self._clock is None:
-                return 0.0
-            moments = (self._start, self._end)
-            return max(
-                [self._clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)]
-            )
-        finally:
-            del self
+        self.wait()
+        if self._clock is None:
+            return 0.0
+        moments = (self._start, self._end)
+        return max(self._clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event))
 
     def _note_span(self) -> None:
         """Tell who runs on lanes when it ran, if it did on a CPU lane; it must be done."""
@@ -289,15 +273,8 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     ['first', 'then']
     """
     listed = several("handles", handles, "a list of what Lane.submit returns: [handle].", Handle)
-    spans, error_s = [], 0.0
-    handle: Handle[Any] | None = None
-    try:  # no comprehension: its frame, which an error's traceback has, would keep the handle
-        for handle in listed:
-            spans.append(handle.span)
-            error_s = max(error_s, handle.alignment_error_s)
-        return Timeline(tuple(spans), error_s)
-    finally:
-        del handles, listed, handle
+    spans = tuple([handle.span for handle in listed])  # a generator lets no StopIteration through
+    return Timeline(spans, max((handle.alignment_error_s for handle in listed), default=0.0))
 
 
 def handles_in(values: object) -> Iterator[Handle[Any]]:

@@ -15,6 +15,7 @@ errors nobody has seen; all else that becomes of a task is in its handle.
 from __future__ import annotations
 
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,9 +25,9 @@ import torch
 
 from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
-from autopar.lanes.outcome import forget_own_locals, note, shown
+from autopar.lanes.outcome import note
 from autopar.lanes.submission import Submission
-from autopar.refusal import check_keywords, check_type, several, what
+from autopar.refusal import check_type, several, what
 
 T = TypeVar("T")
 
@@ -54,15 +55,6 @@ class Lane(ABC):
     >>> six.result()
     6
     """
-
-    def __new__(cls, *_: object, **__: object) -> Self:
-        """Refuse to be made by this name, which is that of all kinds."""
-        if cls is Lane:
-            msg = (
-                "Lane makes no lanes; take cpu_lane() or cuda_lane(): with cpu_lane() as lane: ..."
-            )
-            raise TypeError(msg)
-        return super().__new__(cls)
 
     def __init__(self, name: str, device: torch.device, kind: str) -> None:
         if not isinstance(kind, str) or kind not in _KINDS:
@@ -108,12 +100,11 @@ class Lane(ABC):
 
         Raises:
             RuntimeError: The lane is not open, or the caller is inside a transform of `torch.func`.
-            TypeError: `fn` can't be called, or takes no such keyword; `name` is no text, or
-                `after` is, or holds, something other than handles.
+            TypeError: `fn` can't be called, `name` is no text, or `after` is, or holds, something
+                other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
-        check_keywords(fn, kwargs, "submit's own: name=, after=")
         if name is not None:
             require_text("name", name)
         after = several("after", after, "a list of handles, as Lane.submit returns them.", Handle)
@@ -132,8 +123,6 @@ class Lane(ABC):
         except BaseException:
             handle._issued.drop()
             raise
-        finally:  # if the task has failed by now, its traceback keeps this frame
-            del fn, args, kwargs, after, submission, handle
 
     def wait(self) -> None:
         """Wait for everything submitted so far; raise the first error that nobody has seen."""
@@ -141,10 +130,7 @@ class Lane(ABC):
         self._raise_first()
 
     def _do_pending(self) -> None:
-        """Issue tasks in order, until one waits for what is not issued.
-
-        An error's traceback has this frame, which holds nothing, and has let go of all below it.
-        """
+        """Issue tasks in order, until one waits for what is not issued."""
         while self._pending and self._blocker() is None:
             try:
                 self._run(self._pending[0])
@@ -181,7 +167,6 @@ class Lane(ABC):
     def _fail(self, handle: Handle[Any], error: BaseException) -> None:
         """Settle a handle with its task's error, and keep it until somebody has seen that."""
         note(error, f"in {handle}")
-        forget_own_locals(error)
         handle._unseen_in = self._unseen
         self._unseen[handle] = None  # before anybody can know that it has failed
         handle._issued.set_exception(error)
@@ -189,10 +174,7 @@ class Lane(ABC):
     def _raise_first(self) -> None:
         """Raise the first error that nobody has seen."""
         for handle in tuple(self._unseen):
-            try:
-                handle.wait()
-            finally:
-                del handle  # the error's traceback has this frame
+            handle.wait()
 
     def _tell(self, error: BaseException) -> None:
         """Note on an error that is on its way what else has failed, unseen."""
@@ -201,7 +183,8 @@ class Lane(ABC):
             other = handle._issued.error()
             handle._mark_seen()
             if handle._blocked_by is None and other is not None and other is not error:
-                others.append(f"{handle} failed, too: {shown(other)}")
+                said = traceback.format_exception_only(other)[0].strip()
+                others.append(f"{handle} failed, too: {said}")
         texts = [*dict.fromkeys(others)][:_MOST_NOTES]
         for text in texts:
             note(error, text)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
@@ -19,7 +18,6 @@ T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.1  # only for wake-ups that were cut off: seldom enough to cost nothing
 _DROPPED = object()  # in place of a value
-_PACKAGE = __name__.partition(".")[0]
 
 
 class Outcome(Generic[T]):
@@ -73,11 +71,8 @@ class Outcome(Generic[T]):
         """Raise the error with the task's traceback, also if it was raised again meanwhile."""
         assert self._settled is not None
         _, error, raised_at = self._settled
-        try:
-            if error is not None:
-                raise error.with_traceback(raised_at)
-        finally:
-            del self, error, raised_at  # no circle by way of this frame
+        if error is not None:
+            raise error.with_traceback(raised_at)
 
     def wait(self, urge: Callable[[], object] = lambda: None) -> None:
         """Wait until it is settled, and call `urge` before each look; Ctrl-C ends the wait."""
@@ -132,22 +127,3 @@ def noting(text: str, fn: Callable[..., T], *args: Any) -> T:
     except BaseException as error:
         note(error, text)
         raise
-
-
-def shown(error: BaseException) -> str:
-    """An error's repr, for a note on another one; its type's name, if that fails."""
-    try:
-        return repr(error)
-    except Exception:
-        return type(error).__name__
-
-
-def forget_own_locals(error: BaseException) -> None:
-    """Let go of what autopar's functions held when the error went through them.
-
-    A traceback holds frames, and those hold tasks and what they were given, mostly in circles.
-    """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-            with contextlib.suppress(RuntimeError):  # it is running still
-                frame.clear()

@@ -6,26 +6,17 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import types
-from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from autopar.effects.hidden import require_none_hidden
-from autopar.effects.task import Task
 from autopar.lanes.handle import Handle, cuda_tensors, use_on_current_streams
 from autopar.lanes.modes import caller_modes
 from autopar.ranges import annotate
-from autopar.refusal import refuse_no_value
 from autopar.torch_private import pytree
 
 T = TypeVar("T")
-
-# No others, as objects of other kinds may ask their handles for results themselves.
-_CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, slice)
-_CONTAINERS += (UserDict, UserList, types.SimpleNamespace)
 
 
 class Submission(Generic[T]):
@@ -42,26 +33,22 @@ class Submission(Generic[T]):
         self.handle = handle
         self._fn = fn
         self._modes, self._context = caller_modes(), contextvars.copy_context()
+        leaves = pytree.tree_leaves((args, kwargs))
+        self._given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
         # What it uses without being given it, if there can be tensors of a GPU.
         reached = reached_by(fn) if torch.cuda.is_initialized() else ()
-        self._captured = tuple(cuda_tensors(reached))
-        leaves = pytree.tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        gpus = {tensor.device for tensor in (*self._captured, *tensors) if tensor.is_cuda}
+        self._tensors = [*tensors, *cuda_tensors(reached)]
+        gpus = {tensor.device for tensor in self._tensors}
         if handle.device.type == "cuda":
             self._modes = self._modes._replace(gpu=handle.device.index)
             gpus.add(handle.device)
         streams = {gpu: torch.cuda.current_stream(gpu) for gpu in gpus}
         # After what the submitter has queued on each GPU until now, where that is not done.
         self.ready = {gpu: at.record_event() for gpu, at in streams.items() if not at.query()}
-        if any(isinstance(leaf, Task) for leaf in leaves):
-            refuse_no_value(Task, handle.name)
-        containers = [leaf for leaf in leaves if isinstance(leaf, _CONTAINERS)]
-        require_none_hidden((args, kwargs), containers, Handle, str(handle), "handles")
-        given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
-        self.after = (*after, *given)
+        self.after = (*after, *self._given)
         self._arguments: Callable[[], tuple[Iterable[Any], dict[str, Any]]] = lambda: (args, kwargs)
-        if given:
+        if self._given:
             gets = [_getter(argument) for argument in args]
             by_name = {name: _getter(argument) for name, argument in kwargs.items()}
             self._arguments = lambda: (
@@ -72,7 +59,8 @@ class Submission(Generic[T]):
     def call(self) -> T:
         """Run it in the calling thread, on its current streams; what it waits for is issued."""
         args, kwargs = self._arguments()
-        use_on_current_streams((args, kwargs, self._captured))
+        values = [handle._issued.value() for handle in self._given]
+        use_on_current_streams([*self._tensors, *values])
         with annotate(self.handle.name):
             value: T = self._modes.call(self._context.run, self._fn, *args, **kwargs)
         return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import inspect
 import json
 import os
@@ -26,15 +24,9 @@ _CALL = """def _autopar_call():
     import json, os, sys
     with open(sys.argv[1], encoding="utf-8") as file:
         given = json.load(file)
-    end = dict()
-    try:
-        end["returned"] = json.dumps({name}(*given))
-    except BaseException as error:
-        end["raised"] = f"{{type(error).__module__}}.{{type(error).__qualname__}}"
-        raise
-    finally:
-        with open(sys.argv[2], "w", encoding="utf-8") as file:
-            json.dump(end, file)
+    returned = json.dumps({name}(*given))
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        file.write(returned)
     if {at_once}:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -43,13 +35,7 @@ _CALL = """def _autopar_call():
 _autopar_call()
 """
 _PLAIN = int, float, str, bool, type(None)
-_SANITIZER_ERRORS = "torch.cuda._sanitizer.CUDASanitizerErrors"
-
-
-class _ProcessFailed(RuntimeError):
-    """A process of its own has failed; `raised` is the class of what ended the call, if known."""
-
-    raised = ""
+_SANITIZER_ERRORS = "torch.cuda._sanitizer.CUDASanitizerErrors: "
 
 
 def in_fresh_process(
@@ -65,7 +51,7 @@ def in_fresh_process(
     another Python with other packages, a profiler that must start the process. It gets the
     function's source and, of what that loads as globals, functions of the same module, numbers and
     strings; modules, and what is defined in other modules, are imported there. Defaults of
-    parameters that are such have the values that they have here; others are evaluated there.
+    parameters are evaluated there.
 
     It is waited for as long as it takes; `under=("timeout", "60")` ends it after a minute.
 
@@ -115,18 +101,13 @@ def in_fresh_process(
                 stderr=output,
                 check=False,
             )
-        end = {}
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or not to its end
-            end = json.loads(returned.read_text(encoding="utf-8"))
-        if done.returncode or "returned" not in end:
+        if done.returncode or not returned.exists():
             words = printed.read_text(encoding="utf-8", errors="replace")
             said = "\n".join(words.splitlines()[-8:])
             name, status = function.__name__, done.returncode
             msg = f"{name} failed in a process of its own (exit {status}):\n{said}"
-            failed = _ProcessFailed(msg)
-            failed.raised = end.get("raised", "")
-            raise failed
-        return json.loads(end["returned"])
+            raise RuntimeError(msg)
+        return json.loads(returned.read_text(encoding="utf-8"))
 
 
 def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
@@ -145,8 +126,8 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     """
     try:
         in_fresh_process(fn, *args, environment={"TORCH_CUDA_SANITIZER": "1"})
-    except _ProcessFailed as error:
-        if error.raised != _SANITIZER_ERRORS:
+    except RuntimeError as error:
+        if f"\n{_SANITIZER_ERRORS}" not in str(error):
             raise
         return True
     return False
@@ -174,7 +155,6 @@ def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
         raise TypeError(msg)
     sources, seen = dict[str, str](), (*seen, function)
     source = f"if True:\n{source}" if source[0].isspace() else source
-    source = _with_defaults(source, function)
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
         value = function.__globals__.get(name)
         inner = inspect.unwrap(value) if callable(value) else value
@@ -188,23 +168,6 @@ def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
         elif place := _importable(value):
             sources[name] = f"from {place} import {value.__name__} as {name}"
     return {**sources, function.__name__: source}
-
-
-def _with_defaults(source: str, function: FunctionType) -> str:
-    """The source with the values that defaults have, where those are plain, and not their code."""
-    tree, by_name = ast.parse(source), function.__kwdefaults__ or {}
-    kinds = ast.FunctionDef, ast.AsyncFunctionDef
-    codes = [node.args for node in ast.walk(tree) if isinstance(node, kinds)]
-    for code in codes[:1]:  # a lambda has none
-        of_keywords = [by_name.get(each.arg, ...) for each in code.kwonlyargs]
-        for written, values in (
-            (code.defaults, function.__defaults__ or ()),
-            (code.kw_defaults, of_keywords),
-        ):
-            for i, value in enumerate(values[: len(written)]):
-                if type(value) in _PLAIN and value == value:  # a NaN has no literal
-                    written[i] = ast.Constant(value)
-    return source if ast.dump(tree) == ast.dump(ast.parse(source)) else ast.unparse(tree)
 
 
 def _importable(value: Any) -> str:

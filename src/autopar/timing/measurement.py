@@ -14,6 +14,7 @@ Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label,
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
 _TIMES = "several times in seconds, as in [0.11, 0.12, 0.10]."
+_SAMPLE = "seconds, finite and above zero, below 1e12. Measure more work in one sample."
 _MOST_S = 1e12  # no clock counts 30,000 years; sums of times are finite so
 _NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
 
@@ -51,19 +52,13 @@ class Measurement:
         for argument, amount in (("flops", self.flops), ("size_bytes", self.size_bytes)):
             if amount is not None:
                 check_positive(argument, amount)
-        values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
-        wrong = [
-            value_s
-            for value_s in values_s
-            if isinstance(value_s, bool) or not 0 < value_s < _MOST_S  # also catches NaN
-        ]
-        if wrong or len(values_s) < MIN_SAMPLES:
-            came = f"contains {what(wrong[0])}" if wrong else f"has {len(values_s)} samples"
-            msg = (
-                f"values_s of {self.label!r} {came}; expected at least {MIN_SAMPLES}, so that "
-                f"there is a spread, in seconds, finite and above zero, below {_MOST_S:g}. Measure "
-                f"more work in one sample, or again with more repeats."
-            )
+        of = f"values_s of {self.label!r}"
+        values_s = several(of, self.values_s, _TIMES, Real)
+        for i, value_s in enumerate(values_s):
+            positive(f"{of}[{i}]", value_s, _SAMPLE, _MOST_S)
+        if len(values_s) < MIN_SAMPLES:
+            expected = f"expected at least {MIN_SAMPLES}, so that there is a spread. Measure again."
+            msg = f"{of} has {len(values_s)} samples; {expected}"
             raise ValueError(msg)
         object.__setattr__(self, "values_s", tuple(map(float, values_s)))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import CoroutineType, GeneratorType
 
 import torch
 
 from autopar.device import present, synchronize
 from autopar.lanes.handle import handles_in
-from autopar.lanes.outcome import noting
+from autopar.lanes.outcome import note
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, what, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -202,12 +203,15 @@ def measure_in_turn(
     whole_number("calls", calls, of=" in each sample")
     waited = _present(devices)
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
-    for i in range(-warmup, repeats):
-        for label, way in ways.items():
-            where = f"while {label!r} was measured"
-            sample_s = noting(where, _sample, way, calls, waited, setup)
-            if i >= 0:
-                samples_s[label].append(sample_s / calls)
+    try:
+        for i in range(-warmup, repeats):
+            for label, way in ways.items():
+                sample_s = _sample(way, calls, waited, setup)
+                if i >= 0:
+                    samples_s[label].append(sample_s / calls)
+    except BaseException as error:
+        note(error, f"while {label!r} was measured")
+        raise
     origin = f"measured live on {processor_names(waited)}"
     return tuple(
         Measurement(label, tuple(values_s), flops.get(label), origin=origin)
@@ -241,24 +245,22 @@ def _sample(fn: Work, calls: int, devices: list[torch.device] | None, setup: Wor
         kept = fn()
         _wait(devices)
         end_s = time.perf_counter()
-        handles = [*handles_in(kept)]  # outside the clock, as to look through many takes long
-        waited_for = handles if devices != [] else []
-        for handle in waited_for:
+        for handle in handles_in(kept):  # looked for outside the clock, as that may take long
             handle.wait()
-            end_s = time.perf_counter()
+            if devices != []:
+                end_s = time.perf_counter()
     finally:
         if collecting:
             gc.enable()
-    if isinstance(kept, (Generator, Coroutine)):
+    if isinstance(kept, (GeneratorType, CoroutineType)):
         kept.close()  # it would warn that nobody awaited it
         msg = (
             f"its result is {what(kept)}, which has not begun with its work; expected work that is "
             f"done. Measure list() of a generator, and asyncio.run() of a coroutine."
         )
         raise TypeError(msg)
-    for handle in handles:
-        handle.wait()
-    synchronize()
+    if devices is not None:  # others were not waited for yet
+        synchronize()
     del kept  # freed here, outside the clock
     return end_s - start_s
 
