@@ -103,7 +103,13 @@ class Parcels(ABC):
         except Exception as error:
             self._end_by(error)
         try:
-            self._make(group)
+            alone = len(group) > 1 and size_bytes > self._small_bytes
+            first, last = (group[:-1], group[-1:]) if alone else (group, [])
+            number = self._number + len(first)
+            if first:
+                self._make(first)
+            if last and self._number == number:  # no error has come before it
+                self._make(last)
         except Exception as error:
             self._end_by(error)
 
@@ -116,7 +122,7 @@ class Parcels(ABC):
 
     @abstractmethod
     def _make(self, group: list[Any]) -> None:
-        """Make the loads of some items."""
+        """Make the load of some items."""
 
     @abstractmethod
     def _arrive(self, load: Load) -> None:

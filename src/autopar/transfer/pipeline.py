@@ -101,10 +101,9 @@ class CopyPipeline:
         self._workers = Workers(threads, self.slots)
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
-        room_bytes = self._most_ahead * self.slot_bytes
         # Where nobody leaves it, as when a generator that holds it is never closed.
         self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
-        self._deliveries = Deliveries(room_bytes, self.slot_bytes, self._workers)
+        self._deliveries = Deliveries(self._most_ahead * self.slot_bytes)
 
     def to_host(
         self,
@@ -221,16 +220,15 @@ class CopyPipeline:
         results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
         return _closing(results, on_device)
 
-    def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
+    def to_host_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first, and lands in pinned memory of torch's pool. Up to
-        2 × `slots` slots full of them (three with one slot), or a larger one, are under way; the
-        next call waits until the oldest is done, which needs nobody to ask for its result.
+        The tensor is cloned on the device first, and lands in pinned memory of torch's pool, as with
+        `.to("cpu", non_blocking=True)`. Up to 2 × `slots` slots full of them (three with one slot),
+        or a larger one, are under way; the next call waits until the oldest is done.
 
         Args:
             tensor: On the device.
-            pin: Return a pinned tensor from torch's pool.
 
         Returns:
             A handle whose `result()` waits for the tensor on the host.
@@ -241,8 +239,7 @@ class CopyPipeline:
         """
         with self._use.turn():
             check_tensor(tensor, "tensor", self.device)
-            pin = pin and self.device.type == "cuda"
-            return self._deliveries.start(self._ring(TO_HOST), tensor, pin=pin)
+            return self._deliveries.start(self._ring(TO_HOST), tensor)
 
     def __repr__(self) -> str:
         return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
@@ -260,14 +257,9 @@ class CopyPipeline:
         self._use.end()
         rings = list(self._rings.values()) if self._use.is_here() else []
         try:
-            if error is not None:
-                self._deliveries.drop()
             for ring in rings:
                 ring.stop()
-            if rings:
-                self._deliveries.wait()
         except BaseException:  # Ctrl-C: what is under way is waited for, all the same
-            self._deliveries.drop()
             for ring in rings:
                 ring.stop()
             raise

@@ -14,7 +14,7 @@ from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import InferenceMode, pytree
 from autopar.transfer.copy_plan import packs
-from autopar.transfer.layout import Layout, check_tensor, dense, within
+from autopar.transfer.layout import check_tensor, dense, layout_of, within
 from autopar.transfer.load import Load, Part, Piece, wait_for_end
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
@@ -86,15 +86,6 @@ class ToDeviceParcels(Parcels):
         group.append(_Batch(tensors, join, pinned, sizes, size_bytes, lent=not owned))
         return size_bytes if owned else sys.maxsize
 
-    @override
-    def _make(self, group: list[_Batch]) -> None:
-        last = group[-1:]
-        if len(group) > 1 and (last[0].lent or last[0].size_bytes > self._small_bytes):
-            self._make_one(group[:-1])
-            group = last
-        if group:
-            self._make_one(group).lent = last[0].lent
-
     def _opened(
         self, batch: Any, name: str
     ) -> tuple[list[torch.Tensor], Callable[[Iterator[torch.Tensor]], Any]]:
@@ -114,10 +105,11 @@ class ToDeviceParcels(Parcels):
 
         return [_host_tensor(leaves[i], i, name) for i in where], join
 
-    def _make_one(self, batches: list[_Batch]) -> Load:
+    @override
+    def _make(self, group: list[_Batch]) -> None:
         """The load of some batches, with those of their tensors in one block that are small."""
         tensors, pinned, sizes = [], [], []
-        for batch in batches:
+        for batch in group:
             tensors += batch.tensors
             pinned += batch.pinned
             sizes += batch.sizes
@@ -135,10 +127,11 @@ class ToDeviceParcels(Parcels):
                     block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._device)
                     host = tuple(zip(pack.offsets, sources, strict=True))
                     parts.append(Part(block, host, staged=True))
-                    arriving += within(block, list(map(Layout.of, sources)), pack.offsets)
+                    arriving += within(block, list(map(layout_of, sources)), pack.offsets)
         rest = iter(arriving)
-        values = [batch.join(rest) for batch in batches]
-        return self._load(len(batches), parts, lambda: values)
+        values = [batch.join(rest) for batch in group]
+        load = self._load(len(group), parts, lambda: values)
+        load.lent = group[-1].lent
 
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:

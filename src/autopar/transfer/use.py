@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import torch
 
-from autopar.torch_private import transform
-
 _NEW, _OPEN, LEFT = "not open yet", "open", "left"
 
 
@@ -53,12 +51,6 @@ class Use:
                 raise RuntimeError(msg)
             if self.state != _OPEN or self._process != os.getpid():
                 raise RuntimeError(self.refusal())
-            if transform() is not None:
-                msg = (
-                    f"the pipeline on {self._device} is used inside of a transform of torch.func, "
-                    f"where tensors have no memory. Copy before it or behind it."
-                )
-                raise RuntimeError(msg)
             return holder is turn
         except BaseException:
             if self.turns.get(None) is turn:
