@@ -22,12 +22,12 @@ class Deliveries:
     """Those of a pipeline, in bounded memory: `room_bytes` or one tensor are under way at most."""
 
     def __init__(self, room_bytes: int) -> None:
-        self._room_bytes = self._left_bytes = room_bytes
+        self._left_bytes = room_bytes
         self._under_way: deque[tuple[int, Waitable | None]] = deque()
 
     def start(self, ring: Ring, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Clone a tensor, and copy it to its result; errors of the copy are the handle's."""
-        size_bytes = max(tensor.nbytes, min(_LEAST_BYTES, self._room_bytes))
+        size_bytes = max(tensor.nbytes, _LEAST_BYTES)
         self._make_room(size_bytes)
         stream, device = ring.stream, tensor.device
         name = f"item 0 of to_host_async from {device}"
@@ -36,7 +36,7 @@ class Deliveries:
             source = dense(tensor)
             source = source.clone() if source is tensor else source
             result = torch.empty_like(source, device="cpu", pin_memory=on_gpu)
-            load = Load(name, stream, [Part(source, ((0, result),), staged=False)], list)
+            load = Load(name, ring, [Part(source, ((0, result),), staged=False)], list)
             load.timed = True
             handle: Handle[torch.Tensor] = Handle("copy", f"{device} to host", device, "copy")
             handle._clock = device_clock(device) if on_gpu else None
@@ -50,7 +50,7 @@ class Deliveries:
         self._under_way.append((size_bytes, load.copied))
         handle._end = _time_of(load.copied)
         try:
-            load.wait_until_queued()
+            load.raise_error()
             handle._issued.set_result(result)
         except Exception as error:
             handle._issued.set_exception(error)

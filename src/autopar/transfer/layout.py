@@ -49,11 +49,6 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if is_dense(tensor) else tensor.clone()
 
 
-def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy in the order of its elements."""
-    return dense(tensor).contiguous()
-
-
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a dense tensor as one row of bytes."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from autopar.lanes.handle import wait_for_event
 from autopar.lanes.outcome import Outcome, note
-from autopar.transfer.copy_stream import CopyStream, Waitable
+from autopar.transfer.copy_stream import Waitable
 from autopar.transfer.layout import flat, like
+
+if TYPE_CHECKING:
+    from autopar.transfer.ring import Ring
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
-
-_is_staged = operator.attrgetter("staged")
 
 
 class Part(NamedTuple):
@@ -56,28 +55,24 @@ def _inside(host: list[Stretch], start: int, size_bytes: int) -> list[Stretch]:
 class Load:
     """Everything that some items need copied; `unpack` gives them, once they are."""
 
-    # Given by the ring that it is sent to: do what comes next, and forget what has failed.
-    step: Callable[[], None] = staticmethod(lambda: None)
-    clear: Callable[[], None] = staticmethod(lambda: None)
     made_in_s = 0.0  # what taking its items from their source took
     copied: Waitable | None = None  # the end of its last copy, once that is queued
-    writes_to_out = False  # whether copies on the stream land in memory of the caller's
     lent = False  # whether its owner may overwrite its items once the next one is asked for
     timed = False  # whether the ends of its copies tell when they were
     left = 0  # chunks whose last step is to be done
     failed = False  # then nothing more is to be done for it
 
     def __init__(
-        self, name: str, stream: CopyStream, parts: list[Part], unpack: Callable[[], list[Any]]
+        self, name: str, ring: Ring, parts: list[Part], unpack: Callable[[], list[Any]]
     ) -> None:
         self.name = name  # the items, and what is done to them, in words
         self.parts = parts
-        self.pinned = list(itertools.filterfalse(_is_staged, parts))  # copied without a slot
+        self.pinned = [part for part in parts if not part.staged]  # copied without a slot
         self.unpack = unpack
-        ready = stream.caller_mark() if parts else None
+        ready = ring.stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.
         self.before = {None: None, "given": None, "ready": ready, "room": ready}
-        self._stream = stream
+        self._ring = ring
         self._errors: list[BaseException] = []  # at most one, until somebody has raised it
 
     def fail(self, error: BaseException) -> None:
@@ -88,35 +83,32 @@ class Load:
         if not any(str(line).startswith("in items ") for line in getattr(error, "__notes__", ())):
             note(error, f"in {self.name}")  # else it is one of those, from a pipeline before
         for part in self.parts:  # for the copies that may be under way
-            self._stream.outlives(part.device)
+            self._ring.stream.outlives(part.device)
 
     def abandon(self) -> None:
         """Give up on it: once this returns, nothing more is written to the caller's memory."""
         self.fail(CancelledError("dropped before it was copied"))
         self._errors.clear()  # nobody raises it, and its frames may lead to this load
-        self.clear()
-        if self.writes_to_out:
-            wait_for_end(self._stream.mark())
+        self._ring.clear()
+        if self.pinned:
+            wait_for_end(self._ring.stream.mark())
 
     def wait(self) -> None:
-        """Wait until it is copied, or raise what went wrong, once; Ctrl-C ends the wait."""
-        self.wait_until_queued()
-        if self.pinned:  # else its last step, on the host, has waited for its copies
-            wait_for_end(self.copied)
-
-    def wait_until_queued(self) -> None:
-        """Wait until it is copied, or its last step is queued on the stream; raise as `wait`."""
-        while self.left and not self.failed:
-            self.step()
-        if self._errors:
-            raise self._errors.pop()  # a local for it would keep its frames, and they the local
+        """Wait until the host's part is done, or raise what went wrong; Ctrl-C ends the wait."""
+        self.wait_until_read()
+        self.raise_error()
 
     def wait_until_read(self) -> None:
         """Wait until its host memory may be overwritten, or it has failed."""
         while self.left and not self.failed:
-            self.step()
-        if self.pinned:
+            self._ring.advance()
+        if self.pinned:  # else its steps on the host have waited for what they need
             wait_for_end(self.copied)
+
+    def raise_error(self) -> None:
+        """Raise what went wrong, once."""
+        if self._errors:
+            raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
 
 @dataclass(eq=False, slots=True)

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autopar.transfer.copy_stream import Waitable
-from autopar.transfer.load import Load, Part, wait_for_end
+from autopar.transfer.load import Load, Part
 from autopar.transfer.ring import Ring
 
 # Of small items, more travel together next time if these came soon, else fewer.
@@ -34,7 +33,7 @@ class Parcels(ABC):
 
     def __init__(self, verb: str, ring: Ring, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
-        self._stream = ring.stream
+        self._ring, self._stream = ring, ring.stream
         self._slot_bytes = ring.slot_bytes
         self._most_bytes = min(ring.slot_bytes, self._together_bytes)
         self._together = 1  # how many small items travel in one load
@@ -44,7 +43,6 @@ class Parcels(ABC):
         self._number = 0  # of the next item to make a load for
         self._failures: list[Exception] = []  # at most one, which ends them
         self._made: deque[Load] = deque()  # and not yet asked for
-        self._reading: Waitable | None = None  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
@@ -68,17 +66,16 @@ class Parcels(ABC):
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
         start_s = time.perf_counter()
-        self._arrive(load)
+        load.wait()
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
         together = self._together * _FASTER if soon else self._together // _FASTER
         self._together = min(max(1, together), self._slot_bytes)
         return load.unpack()
 
-    def give_back(self) -> None:
-        """Wait until the items that were yielded may be overwritten."""
+    def drop(self) -> None:
+        """Forget what nobody asks for any more."""
         self._failures.clear()
         self._made.clear()
-        wait_for_end(self._reading)
 
     def _end_by(self, error: Exception) -> None:
         """Give up at an error, once the items before it were taken; the last one counts."""
@@ -124,14 +121,10 @@ class Parcels(ABC):
     def _make(self, group: list[Any]) -> None:
         """Make the load of some items."""
 
-    @abstractmethod
-    def _arrive(self, load: Load) -> None:
-        """Wait until the items of a load can be taken."""
-
     def _load(self, items: int, parts: list[Part], unpack: Callable[[], list[Any]]) -> Load:
         """Make the load of so many items, which are counted, so that errors can name them."""
         first, self._number = self._number, self._number + items
         numbers = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
-        load = Load(f"{numbers} of {self._verb}", self._stream, parts, unpack)
+        load = Load(f"{numbers} of {self._verb}", self._ring, parts, unpack)
         self._made.append(load)
         return load

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
@@ -33,9 +32,6 @@ T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
-_LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
-_MOST_GIVEN = 1_024  # slots, of which three hide all that can be, and threads, which are started
-_MOST_SLOT_BYTES = 1 << 50  # no address reaches much further
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
@@ -90,19 +86,15 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, most=_MOST_GIVEN, of=" in a ring, such as 3")
-        of = f", such as {SLOT_BYTES}"
-        slot_bytes = whole_number("slot_bytes", slot_bytes, most=_MOST_SLOT_BYTES, of=of)
+        self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
+        slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
-        threads = most if threads is None else threads
-        threads = whole_number("threads", threads, most=_MOST_GIVEN)
+        threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[tuple[Rule, Rule], Ring] = {}
         self._workers = Workers(threads, self.slots)
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
-        # Where nobody leaves it, as when a generator that holds it is never closed.
-        self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
         self._deliveries = Deliveries(self._most_ahead * self.slot_bytes)
 
     def to_host(
@@ -156,7 +148,7 @@ class CopyPipeline:
         if out is not None:  # the rows of a single tensor will do
             rows = isinstance(out, torch.Tensor) and out.dim()
             out = iter(out) if rows else iterated(out, "out", "a list")
-        with self._use.turn():
+        for _ in self._use.turn():
             ring = self._ring(TO_HOST)
             pin = pin and self.device.type == "cuda"
             parcels = ToHostParcels(ring, source, is_given(tensors), out, pin, verb)
@@ -185,7 +177,7 @@ class CopyPipeline:
             Exception: What `batches` raised, after the items before. Errors name their item.
         """
         source = iterated(batches, "batches", "[x] for a single batch")
-        with self._use.turn():
+        for _ in self._use.turn():
             ring = self._ring(TO_DEVICE)
             parcels = ToDeviceParcels(ring, source, is_given(batches))
         return self._relay(ring, parcels)
@@ -223,9 +215,9 @@ class CopyPipeline:
     def to_host_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first, and lands in pinned memory of torch's pool, as with
-        `.to("cpu", non_blocking=True)`. Up to 2 × `slots` slots full of them (three with one slot),
-        or a larger one, are under way; the next call waits until the oldest is done.
+        The tensor is cloned on the device first, and lands in pinned memory of torch's pool, as
+        with `.to("cpu", non_blocking=True)`. Up to 2 × `slots` slots full of them (three with one
+        slot), or a larger one, are under way; the next call waits until the oldest is done.
 
         Args:
             tensor: On the device.
@@ -237,12 +229,10 @@ class CopyPipeline:
             ValueError: It is on another device, or requires grad.
             TypeError: It is not a tensor, or not plain memory.
         """
-        with self._use.turn():
+        for _ in self._use.turn():
             check_tensor(tensor, "tensor", self.device)
-            return self._deliveries.start(self._ring(TO_HOST), tensor)
-
-    def __repr__(self) -> str:
-        return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
+            handle = self._deliveries.start(self._ring(TO_HOST), tensor)
+        return handle
 
     def __enter__(self) -> Self:
         self._use.begin()
@@ -254,7 +244,7 @@ class CopyPipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._use.end()
+        self._use.state = LEFT
         rings = list(self._rings.values()) if self._use.is_here() else []
         try:
             for ring in rings:
@@ -267,7 +257,6 @@ class CopyPipeline:
             if rings:
                 self._workers.stop()
             self._rings.clear()
-            self._forgotten.detach()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
         """Keep items under way, and yield them in order."""
@@ -276,8 +265,7 @@ class CopyPipeline:
         ahead = parcels.ahead_at_first
         try:
             while True:
-                mine = self._use.take_turn()
-                try:
+                for _ in self._use.turn():
                     ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
@@ -287,16 +275,13 @@ class CopyPipeline:
                         return
                     items = deque(parcels.unpack(moving[0]))
                     moving.popleft()  # not before, or nobody would give it up after Ctrl-C
-                finally:
-                    if mine:
-                        self._use.turns.clear()
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
             if self._use.is_here():  # else nobody is there to be waited for
                 for load in moving:
                     load.abandon()
-                parcels.give_back()
+                parcels.drop()
 
     def _ring(self, rules: tuple[Rule, Rule]) -> Ring:
         ring = self._rings.get(rules)
@@ -322,9 +307,3 @@ def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
     finally:
         if isinstance(source, Generator):
             source.close()
-
-
-def _give_up(rings: dict[tuple[Rule, Rule], Ring], process: int) -> None:
-    if process == os.getpid():
-        for ring in list(rings.values()):
-            ring.stop(_LAST_WAIT_S)

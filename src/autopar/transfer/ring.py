@@ -50,9 +50,6 @@ class Ring:
         self._rules = rules
         self._to_host = rules[0].lane == "stream"
         self._copying, self._moving = rules if self._to_host else reversed(rules)
-        self._callers = {
-            (r.name, first): r.item_step(first) for r in rules for first in (True, False)
-        }
         self.slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
@@ -95,16 +92,14 @@ class Ring:
             if not self._at_work:  # else whoever is at work comes to them
                 self._forget_failed()
 
-    def stop(self, at_most_s: float = -1) -> None:
+    def stop(self) -> None:
         """Drop what is not done, once no other thread is at work; then nothing is under way."""
         self._left = True
-        if not self._workers.is_one_calling() and self._working.acquire(timeout=at_most_s):
-            try:
+        if not self._workers.is_one_calling():  # as it collects garbage: it waits for nobody
+            with self._working:
                 self._drop()
                 wait_for_end(self.stream.mark())
                 self._slots.clear()
-            finally:
-                self._working.release()
 
     def _refuse_if_left(self) -> None:
         if self._left:
@@ -112,7 +107,6 @@ class Ring:
             raise RuntimeError(msg)
 
     def _take(self, load: Load) -> None:
-        load.step, load.clear = self.advance, self.clear
         most = _MOVED_BY_CALLER_BYTES
         for part in load.parts:
             if part.staged:
@@ -160,10 +154,7 @@ class Ring:
 
     def _end(self, chunk: Chunk) -> None:
         """Do a chunk's last step, and what no worker has begun."""
-        if chunk.moving is None:
-            if self._to_host:
-                self._do(chunk, self._moving)
-        elif not _is_done_aside(chunk):
+        if (self._to_host or chunk.aside) and not _is_done_aside(chunk):
             self._do(chunk, self._moving)
         if not self._to_host:
             self._do(chunk, self._copying)
@@ -188,7 +179,7 @@ class Ring:
         load, slot = chunk.load, chunk.slot
         if load.failed:
             return
-        callers = load.before[self._callers[rule.name, chunk.first]]
+        callers = load.before[rule.item_step(chunk.first)]
         try:
             if rule.lane == "stream":
                 device, host = chunk.device, slot.like(chunk.device)
@@ -222,7 +213,7 @@ class Ring:
             copies = [(part.device, part.host[0][1]) for part in load.pinned]
             if self._to_host:
                 copies = [(host, device) for device, host in copies]
-            callers = load.before[self._callers[self._copying.name, True]]
+            callers = load.before[self._copying.item]
             load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for

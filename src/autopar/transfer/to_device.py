@@ -15,7 +15,7 @@ from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import InferenceMode, pytree
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import check_tensor, dense, layout_of, within
-from autopar.transfer.load import Load, Part, Piece, wait_for_end
+from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
@@ -30,7 +30,7 @@ _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
 _CPU = cpu()
 _nbytes_of = operator.attrgetter("nbytes")
-_host_of, _device_of = operator.attrgetter("host"), operator.attrgetter("device")
+_device_of = operator.attrgetter("device")
 
 
 class _Batch(NamedTuple):
@@ -54,23 +54,13 @@ class ToDeviceParcels(Parcels):
         super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
         self._device = ring.stream.device
         self._aside_bytes = min(_ASIDE_BYTES, self._small_bytes, self._most_bytes)
-        self._pinned: list[tuple[Piece, ...]] = []  # what of the last batch is read from there
 
     @override
     def unpack(self, load: Load) -> list[Any]:
         batches = super().unpack(load)
-        if len(batches) > 1:  # the first may be overwritten once the second is there
-            wait_for_end(self._reading)
-        return batches
-
-    @override
-    def _arrive(self, load: Load) -> None:
-        load.wait_until_queued()
-        wait_for_end(self._reading)  # long done: it was queued some batches ago
-        self._pinned = list(map(_host_of, load.pinned))
-        self._reading = load.copied if self._pinned else None
         if load.copied is not None:
             self._stream.caller_receives(load.copied, map(_device_of, load.parts))
+        return batches
 
     @override
     def _take(self, group: list[_Batch]) -> int:

@@ -17,13 +17,12 @@ from autopar.transfer.layout import (
     Block,
     alike,
     check_tensor,
-    contiguous,
     dense,
     is_put_off,
     joined,
     what_else,
 )
-from autopar.transfer.load import Load, Part
+from autopar.transfer.load import Part
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
@@ -55,10 +54,6 @@ class ToHostParcels(Parcels):
         self._caller = self._stream.caller()  # the stream that the first of a group was computed on
         if given:  # nobody waits for those that are there already
             self._together = _FIRST_TOGETHER
-
-    @override
-    def _arrive(self, load: Load) -> None:
-        load.wait()
 
     @override
     def _take(self, group: list[torch.Tensor]) -> int:
@@ -106,7 +101,7 @@ class ToHostParcels(Parcels):
                     tensors.append(dense(tensor))
                 else:
                     targets.append(self._target(tensor, number))
-                    tensors.append(contiguous(tensor))
+                    tensors.append(dense(tensor).contiguous())
             except Exception as error:
                 self._end_by(error)
                 break
@@ -132,10 +127,7 @@ class ToHostParcels(Parcels):
                 return [x for block, part in pairs for x in block.split(part.host[0][1])]
 
         count = sum(len(block.offsets) for block in blocks)
-        load = self._load(
-            count, parts, unpack if self._out is None else lambda: self._free(targets)
-        )
-        load.writes_to_out = self._out is not None and bool(load.pinned)
+        self._load(count, parts, unpack if self._out is None else lambda: self._free(targets))
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit, and taken."""
@@ -155,8 +147,8 @@ class ToHostParcels(Parcels):
             raise ValueError(msg)
         if not target.is_contiguous() or is_put_off(target):
             msg = (
-                f"{name} is a view whose elements don't lie in order; expected a contiguous tensor. "
-                f"Give one that torch.empty has made, or rows of one."
+                f"{name} is a view whose elements don't lie in order; expected a contiguous "
+                f"tensor. Give one that torch.empty has made, or rows of one."
             )
             raise ValueError(msg)
         torch.autograd.graph.increment_version(target)  # a graph may have saved it
