@@ -12,7 +12,7 @@ import torch
 from pipeline_ways import comes_true
 
 from autopar import CopyPipeline
-from autopar.transfer import parcel, ring
+from autopar.transfer import parcel, ring, to_device
 from autopar.transfer import pipeline as transfer
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.to_device import ToDeviceParcels
@@ -104,6 +104,7 @@ class Bench:
         self.patch.setattr(parcel, "_SOON_S", 1e9)
         for parcels in (Parcels, ToDeviceParcels):
             self.patch.setattr(parcels, "_small_bytes", 1 << 18 if size == "packed" else 0)
+        self.patch.setattr(to_device, "_DIRECT_BYTES", 0)
         self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)

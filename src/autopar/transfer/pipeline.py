@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -31,6 +32,7 @@ from autopar.transfer.workers import Workers
 T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
+_LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
@@ -93,6 +95,8 @@ class CopyPipeline:
         threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[tuple[Rule, Rule], Ring] = {}
         self._workers = Workers(threads, self.slots)
+        # Where nobody leaves it, as when a generator that holds it is never closed.
+        self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
         self._deliveries = Deliveries(self._most_ahead * self.slot_bytes)
@@ -107,16 +111,16 @@ class CopyPipeline:
 
         Up to 2 × `slots` items (three with one slot) are asked for ahead of the one that is
         yielded, or as many slots full of small ones. If anything else still leads to a tensor's
-        memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
-        which `yield f(x)` does without.
+        memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
+        lists do without.
 
         Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
         block (up to a slot), as the parts of `torch.split` do: clone one to keep it by itself.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
-            out: Host tensors to copy into, one for each; none is touched again once its item was
-                yielded. Fresh memory costs page faults that memory used before does not.
+            out: Contiguous host tensors to copy into, one for each; none is touched again once its
+                item was yielded. Fresh memory costs page faults that memory used before does not.
             pin: Return pinned tensors from torch's pool, which the copies land in directly.
 
         Yields:
@@ -124,8 +128,8 @@ class CopyPipeline:
 
         Raises:
             ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
-                grad; a tensor of `out` is missing, has another shape, dtype or device, or shares
-                memory with that of another item under way.
+                grad; a tensor of `out` is missing, not contiguous, has another shape, dtype or
+                device, or shares memory with that of another item under way.
             TypeError: An item is not a tensor, or not plain memory.
             Exception: What `tensors` raised, after the items before. Errors name their item.
         """
@@ -208,9 +212,7 @@ class CopyPipeline:
         if not callable(fn):
             msg = f"fn is {what(fn)}; expected a function. Write map(fn, batches), not map(fn(x))."
             raise TypeError(msg)
-        on_device = self.prefetch(batches)
-        results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
-        return _closing(results, on_device)
+        return self._to_host((fn(batch) for batch in self.prefetch(batches)), out, pin, "map")
 
     def to_host_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
@@ -249,14 +251,13 @@ class CopyPipeline:
         try:
             for ring in rings:
                 ring.stop()
-        except BaseException:  # Ctrl-C: what is under way is waited for, all the same
-            for ring in rings:
-                ring.stop()
-            raise
         finally:
+            for ring in rings:  # also those that Ctrl-C has kept from it
+                ring.stop()
             if rings:
                 self._workers.stop()
             self._rings.clear()
+            self._forgotten.detach()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
         """Keep items under way, and yield them in order."""
@@ -300,10 +301,7 @@ class CopyPipeline:
         return ring
 
 
-def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
-    """Yield the results, and close their source's generator whatever happens."""
-    try:
-        yield from results
-    finally:
-        if isinstance(source, Generator):
-            source.close()
+def _give_up(rings: dict[tuple[Rule, Rule], Ring], process: int) -> None:
+    if process == os.getpid():
+        for ring in list(rings.values()):
+            ring.stop(_LAST_WAIT_S)

@@ -92,14 +92,16 @@ class Ring:
             if not self._at_work:  # else whoever is at work comes to them
                 self._forget_failed()
 
-    def stop(self) -> None:
+    def stop(self, at_most_s: float = -1) -> None:
         """Drop what is not done, once no other thread is at work; then nothing is under way."""
         self._left = True
-        if not self._workers.is_one_calling():  # as it collects garbage: it waits for nobody
-            with self._working:
+        if not self._workers.is_one_calling() and self._working.acquire(timeout=at_most_s):
+            try:
                 self._drop()
                 wait_for_end(self.stream.mark())
                 self._slots.clear()
+            finally:
+                self._working.release()
 
     def _refuse_if_left(self) -> None:
         if self._left:
