@@ -28,7 +28,13 @@ class Deliveries:
     def start(self, ring: Ring, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Clone a tensor, and copy it to its result; errors of the copy are the handle's."""
         size_bytes = max(tensor.nbytes, _LEAST_BYTES)
-        self._make_room(size_bytes)
+        while self._under_way:
+            first_bytes, end = self._under_way[0]
+            if self._left_bytes >= size_bytes and not is_over(end):
+                break
+            wait_for_end(end)
+            self._left_bytes += first_bytes
+            self._under_way.popleft()
         stream, device = ring.stream, tensor.device
         name = f"item 0 of to_host_async from {device}"
         on_gpu = device.type == "cuda"
@@ -50,22 +56,12 @@ class Deliveries:
         self._under_way.append((size_bytes, load.copied))
         handle._end = _time_of(load.copied)
         try:
-            load.raise_error()
+            if load.failed:
+                load.wait()
             handle._issued.set_result(result)
         except Exception as error:
             handle._issued.set_exception(error)
         return handle
-
-    def _make_room(self, size_bytes: int) -> None:
-        """Wait until so much more may be under way, for what was there first."""
-        while self._under_way:
-            first_bytes, end = self._under_way[0]
-            if not is_over(end):
-                if self._left_bytes >= size_bytes:
-                    return
-                wait_for_end(end)
-            self._left_bytes += first_bytes
-            self._under_way.popleft()
 
 
 def _time_of(end: Waitable | None) -> torch.cuda.Event | float:

@@ -67,15 +67,14 @@ class Block(NamedTuple):
 
     device: torch.Tensor
     offsets: list[int]  # where each begins, in bytes
-    split: Callable[[torch.Tensor], list[torch.Tensor]]  # each of them, in a block that has come
+    # Each of them, in a block that has come.
+    split: Callable[[torch.Tensor], list[torch.Tensor]] = lambda block: [block]
 
 
 def alike(tensors: list[torch.Tensor], device: torch.device) -> Block | None:
     """The block of several that are all alike, else None: 2 µs of the host's for each, not 17."""
-    if len(tensors) < 2:
-        return None
+    first = tensors[0]
     try:
-        first = tensors[0]
         if not first.dim() or not first.is_contiguous() or not set(map(type, tensors)) <= PLAIN:
             return None
         if set(map(_kind_of, tensors)) != {(first.dtype, device, False)}:
@@ -100,7 +99,7 @@ def alike(tensors: list[torch.Tensor], device: torch.device) -> Block | None:
 def joined(tensors: list[torch.Tensor], pack: Pack) -> Block:
     """The block of dense tensors of any dtypes and shapes, with gaps that keep them aligned."""
     if len(tensors) == 1:
-        return Block(tensors[0], [0], lambda block: [block])
+        return Block(tensors[0], [0])
     layouts = list(map(layout_of, tensors))
     gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
     pieces, stop = [], 0

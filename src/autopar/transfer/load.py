@@ -94,9 +94,10 @@ class Load:
             wait_for_end(self._ring.stream.mark())
 
     def wait(self) -> None:
-        """Wait until the host's part is done, or raise what went wrong; Ctrl-C ends the wait."""
+        """Wait until the host's part is done, or raise what went wrong, once; Ctrl-C ends it."""
         self.wait_until_read()
-        self.raise_error()
+        if self._errors:
+            raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
     def wait_until_read(self) -> None:
         """Wait until its host memory may be overwritten, or it has failed."""
@@ -104,11 +105,6 @@ class Load:
             self._ring.advance()
         if self.pinned:  # else its steps on the host have waited for what they need
             wait_for_end(self.copied)
-
-    def raise_error(self) -> None:
-        """Raise what went wrong, once."""
-        if self._errors:
-            raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
 
 @dataclass(eq=False, slots=True)

@@ -50,6 +50,9 @@ class Ring:
         self._rules = rules
         self._to_host = rules[0].lane == "stream"
         self._copying, self._moving = rules if self._to_host else reversed(rules)
+        self._callers = {
+            (r.name, first): r.item_step(first) for r in rules for first in (True, False)
+        }
         self.slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
@@ -181,7 +184,7 @@ class Ring:
         load, slot = chunk.load, chunk.slot
         if load.failed:
             return
-        callers = load.before[rule.item_step(chunk.first)]
+        callers = load.before[self._callers[rule.name, chunk.first]]
         try:
             if rule.lane == "stream":
                 device, host = chunk.device, slot.like(chunk.device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import torch
 from typing_extensions import override
@@ -72,22 +71,31 @@ class ToHostParcels(Parcels):
 
     @override
     def _make(self, group: list[torch.Tensor]) -> None:
-        same = self._caller == self._stream.caller()  # else the source has changed it since
-        with nullcontext() if same else torch.cuda.stream(self._caller):
-            targets: list[torch.Tensor] = []
-            block = alike(group, self._stream.device) if self._out is None else None
-            if block is None:
-                group, targets = self._checked(group)
+        if self._caller == self._stream.caller():
+            self._make_here(group)
+        else:  # the source has changed it since, be it by ending
+            with torch.cuda.stream(self._caller):
+                self._make_here(group)
+
+    def _make_here(self, group: list[torch.Tensor]) -> None:
+        targets: list[torch.Tensor] = []
+        direct = False
+        together = len(group) > 1
+        block = alike(group, self._stream.device) if together and self._out is None else None
+        if block is None:
+            group, targets = self._checked(group)
             direct = any(map(self._stream.is_pinned, targets))
-            if targets and not direct:
+            if together and targets and not direct:
                 block = alike(group, self._stream.device)
-            if block is not None:
-                self._make_of([block], targets)
-            elif group:
-                most = -1 if direct else self._small_bytes
-                found = packs([x.nbytes for x in group], self._slot_bytes, alone_above_bytes=most)
-                chosen = ([group[i] for i in pack.members] for pack in found)
-                self._make_of(list(map(joined, chosen, found)), targets)
+        if block is not None:
+            self._make_of([block], group, targets)
+        elif direct or not together:
+            self._make_of([Block(tensor, [0]) for tensor in group], group, targets)
+        else:
+            sizes = [tensor.nbytes for tensor in group]
+            found = packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes)
+            chosen = ([group[i] for i in pack.members] for pack in found)
+            self._make_of(list(map(joined, chosen, found)), group, targets)
 
     def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors before the first that can't be copied, laid out, and those of `out`."""
@@ -107,27 +115,29 @@ class ToHostParcels(Parcels):
                 break
         return tensors, targets
 
-    def _make_of(self, blocks: list[Block], targets: list[torch.Tensor]) -> None:
-        """Make the load of some blocks, which land in others, or in the tensors of `out`."""
+    def _make_of(
+        self, blocks: list[Block], tensors: list[torch.Tensor], targets: list[torch.Tensor]
+    ) -> None:
+        """Make the load of tensors in blocks, that land in others, or in the tensors of `out`."""
         parts: list[Part] = []
+        hosts: list[torch.Tensor] = []
         left = iter(targets)
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for block in blocks:
                 if self._out is None:
                     host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
+                    hosts.append(host)
                     parts.append(Part(block.device, ((0, host),), staged=not self._pin))
-                    continue
-                into = tuple((offset, next(left)) for offset in block.offsets)
-                staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
-                parts.append(Part(block.device, into, staged))
-
-        def unpack() -> list[torch.Tensor]:
-            with InferenceMode(False):  # or those in which they are taken
-                pairs = zip(blocks, parts, strict=True)
-                return [x for block, part in pairs for x in block.split(part.host[0][1])]
-
-        count = sum(len(block.offsets) for block in blocks)
-        self._load(count, parts, unpack if self._out is None else lambda: self._free(targets))
+                else:
+                    into = tuple(zip(block.offsets, left, strict=False))
+                    staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
+                    parts.append(Part(block.device, into, staged))
+        if self._out is not None:
+            self._load(len(tensors), parts, lambda: self._free(targets))
+        elif len(blocks) == len(tensors):
+            self._load(len(tensors), parts, lambda: hosts)
+        elif blocks:
+            self._load(len(tensors), parts, lambda: _split(blocks, hosts))
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit, and taken."""
@@ -172,3 +182,9 @@ class ToHostParcels(Parcels):
             if target.numel():
                 del self._taken[bisect.bisect(self._taken, (target.data_ptr(),))]
         return targets
+
+
+def _split(blocks: list[Block], hosts: list[torch.Tensor]) -> list[torch.Tensor]:
+    with InferenceMode(False):  # results outlive the mode in which they are taken
+        pairs = zip(blocks, hosts, strict=True)
+        return [x for block, host in pairs for x in block.split(host)]

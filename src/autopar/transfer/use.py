@@ -44,7 +44,7 @@ class Use:
                     f"thread at a time. Make a pipeline for each thread."
                 )
                 raise RuntimeError(msg)
-            if self.state != _OPEN or not self.is_here():
+            if self.state != _OPEN or self._process != os.getpid():
                 raise RuntimeError(self.refusal())
             yield
         finally:
