@@ -24,7 +24,6 @@ SLOT_BYTES = 256
 NUMBERS = {"alone": 8, "packed": 8, "chunked": 3 * SLOT_BYTES // 4}
 _PLACES = {"first": 0, "middle": 100, "last": 191}  # in a chunked item
 SIZES = list(NUMBERS)
-THREADS = [1, 2]
 
 
 def _moments(slots):
