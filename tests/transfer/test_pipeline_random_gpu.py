@@ -236,14 +236,11 @@ def used(batches, late):
 
 def wrong(work, device, late):
     """The numbers of the items that came out otherwise than they went in."""
-    results = [[*map(torch.Tensor.cpu, each)] for each in map(_tuple, outcome(work, device, late))]
+    found = [x if isinstance(x, tuple) else (x,) for x in outcome(work, device, late)]
+    results = [[*map(torch.Tensor.cpu, each)] for each in found]
     items = [x.contiguous() if work.verb.startswith("out") else x for x in work.items]
     pairs = enumerate(zip(results, items, strict=True))
     return [i for i, (each, item) in pairs if not all(same(one, item) for one in each)]
-
-
-def _tuple(result):
-    return result if isinstance(result, tuple) else (result,)
 
 
 @functools.cache
