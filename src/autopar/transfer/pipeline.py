@@ -72,7 +72,7 @@ class CopyPipeline:
 
     Raises:
         ValueError: The device is not on this machine, or there are no slots, no bytes in them or
-            no threads, or far too many.
+            no threads.
 
     >>> with CopyPipeline("cpu") as pipeline:
     ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]

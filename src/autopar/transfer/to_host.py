@@ -84,6 +84,8 @@ class ToHostParcels(Parcels):
         block = alike(group, self._stream.device) if together and self._out is None else None
         if block is None:
             group, targets = self._checked(group)
+            if not group:
+                return
             direct = any(map(self._stream.is_pinned, targets))
             if together and targets and not direct:
                 block = alike(group, self._stream.device)
@@ -136,7 +138,7 @@ class ToHostParcels(Parcels):
             self._load(len(tensors), parts, lambda: self._free(targets))
         elif len(blocks) == len(tensors):
             self._load(len(tensors), parts, lambda: hosts)
-        elif blocks:
+        else:
             self._load(len(tensors), parts, lambda: _split(blocks, hosts))
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
