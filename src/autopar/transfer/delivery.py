@@ -42,7 +42,7 @@ class Deliveries:
             source = dense(tensor)
             source = source.clone() if source is tensor else source
             result = torch.empty_like(source, device="cpu", pin_memory=on_gpu)
-            load = Load(name, ring, [Part(source, ((0, result),), staged=False)], list)
+            load = Load(name, stream, [Part(source, ((0, result),), staged=False)], list)
             load.timed = True
             handle: Handle[torch.Tensor] = Handle("copy", f"{device} to host", device, "copy")
             handle._clock = device_clock(device) if on_gpu else None

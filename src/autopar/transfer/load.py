@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from autopar.lanes.handle import wait_for_event
 from autopar.lanes.outcome import Outcome, note
-from autopar.transfer.copy_stream import Waitable
+from autopar.transfer.copy_stream import CopyStream, Waitable
 from autopar.transfer.layout import flat, like
-
-if TYPE_CHECKING:
-    from autopar.transfer.ring import Ring
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
@@ -55,6 +52,9 @@ def _inside(host: list[Stretch], start: int, size_bytes: int) -> list[Stretch]:
 class Load:
     """Everything that some items need copied; `unpack` gives them, once they are."""
 
+    # Given by the ring that it is sent to: do what comes next, and forget what has failed.
+    step: Callable[[], None] = staticmethod(lambda: None)
+    clear: Callable[[], None] = staticmethod(lambda: None)
     made_in_s = 0.0  # what taking its items from their source took
     copied: Waitable | None = None  # the end of its last copy, once that is queued
     lent = False  # whether its owner may overwrite its items once the next one is asked for
@@ -63,16 +63,16 @@ class Load:
     failed = False  # then nothing more is to be done for it
 
     def __init__(
-        self, name: str, ring: Ring, parts: list[Part], unpack: Callable[[], list[Any]]
+        self, name: str, stream: CopyStream, parts: list[Part], unpack: Callable[[], list[Any]]
     ) -> None:
         self.name = name  # the items, and what is done to them, in words
         self.parts = parts
         self.pinned = [part for part in parts if not part.staged]  # copied without a slot
         self.unpack = unpack
-        ready = ring.stream.caller_mark() if parts else None
+        ready = stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.
         self.before = {None: None, "given": None, "ready": ready, "room": ready}
-        self._ring = ring
+        self._stream = stream
         self._errors: list[BaseException] = []  # at most one, until somebody has raised it
 
     def fail(self, error: BaseException) -> None:
@@ -83,15 +83,15 @@ class Load:
         if not any(str(line).startswith("in items ") for line in getattr(error, "__notes__", ())):
             note(error, f"in {self.name}")  # else it is one of those, from a pipeline before
         for part in self.parts:  # for the copies that may be under way
-            self._ring.stream.outlives(part.device)
+            self._stream.outlives(part.device)
 
     def abandon(self) -> None:
         """Give up on it: once this returns, nothing more is written to the caller's memory."""
         self.fail(CancelledError("dropped before it was copied"))
         self._errors.clear()  # nobody raises it, and its frames may lead to this load
-        self._ring.clear()
+        self.clear()
         if self.pinned:
-            wait_for_end(self._ring.stream.mark())
+            wait_for_end(self._stream.mark())
 
     def wait(self) -> None:
         """Wait until the host's part is done, or raise what went wrong, once; Ctrl-C ends it."""
@@ -102,7 +102,7 @@ class Load:
     def wait_until_read(self) -> None:
         """Wait until its host memory may be overwritten, or it has failed."""
         while self.left and not self.failed:
-            self._ring.advance()
+            self.step()
         if self.pinned:  # else its steps on the host have waited for what they need
             wait_for_end(self.copied)
 

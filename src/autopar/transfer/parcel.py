@@ -33,7 +33,7 @@ class Parcels(ABC):
 
     def __init__(self, verb: str, ring: Ring, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
-        self._ring, self._stream = ring, ring.stream
+        self._stream = ring.stream
         self._slot_bytes = ring.slot_bytes
         self._most_bytes = min(ring.slot_bytes, self._together_bytes)
         self._together = 1  # how many small items travel in one load
@@ -125,6 +125,6 @@ class Parcels(ABC):
         """Make the load of so many items, which are counted, so that errors can name them."""
         first, self._number = self._number, self._number + items
         numbers = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
-        load = Load(f"{numbers} of {self._verb}", self._ring, parts, unpack)
+        load = Load(f"{numbers} of {self._verb}", self._stream, parts, unpack)
         self._made.append(load)
         return load

@@ -236,6 +236,9 @@ class CopyPipeline:
             handle = self._deliveries.start(self._ring(TO_HOST), tensor)
         return handle
 
+    def __repr__(self) -> str:
+        return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
+
     def __enter__(self) -> Self:
         self._use.begin()
         return self

@@ -112,6 +112,7 @@ class Ring:
             raise RuntimeError(msg)
 
     def _take(self, load: Load) -> None:
+        load.step, load.clear = self.advance, self.clear
         most = _MOVED_BY_CALLER_BYTES
         for part in load.parts:
             if part.staged:
