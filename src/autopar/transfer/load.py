@@ -93,18 +93,17 @@ class Load:
         if self.pinned:
             wait_for_end(self._stream.mark())
 
-    def wait(self) -> None:
-        """Wait until the host's part is done, or raise what went wrong, once; Ctrl-C ends it."""
-        self.wait_until_read()
-        if self._errors:
-            raise self._errors.pop()  # a local for it would keep its frames, and they the local
+    def wait(self, *, raising: bool = True) -> None:
+        """Wait until the host's part is done, or it has failed; Ctrl-C ends the wait.
 
-    def wait_until_read(self) -> None:
-        """Wait until its host memory may be overwritten, or it has failed."""
+        Its host memory may be overwritten then. What went wrong is raised once, if it is asked for.
+        """
         while self.left and not self.failed:
             self.step()
         if self.pinned:  # else its steps on the host have waited for what they need
             wait_for_end(self.copied)
+        if raising and self._errors:
+            raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
 
 @dataclass(eq=False, slots=True)

@@ -54,7 +54,7 @@ class Parcels(ABC):
                     load.made_in_s = time.perf_counter() - start_s
                     yield load
                     if load.lent:
-                        load.wait_until_read()
+                        load.wait(raising=False)
                     del load  # it holds its tensors
         except Exception as error:
             self._end_by(error)

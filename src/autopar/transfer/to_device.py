@@ -102,7 +102,8 @@ class ToDeviceParcels(Parcels):
         arriving: list[torch.Tensor] = []
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
-                sources = [tensors[i] for i in pack.members]
+                first = pack.members[0]
+                sources = tensors[first : first + len(pack.members)]
                 if len(sources) == 1:
                     block = torch.empty_like(sources[0], device=self._device)
                     arriving.append(block)
@@ -110,7 +111,7 @@ class ToDeviceParcels(Parcels):
                     block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._device)
                     arriving += within(block, list(map(layout_of, sources)), pack.offsets)
                 host = tuple(zip(pack.offsets, sources, strict=True))
-                parts.append(Part(block, host, staged=sizes[pack.members[0]] < sys.maxsize))
+                parts.append(Part(block, host, staged=sizes[first] < sys.maxsize))
         rest = iter(arriving)
         values = [batch.join(rest) for batch in group]
         load = self._load(len(group), parts, lambda: values)
