@@ -12,7 +12,7 @@ import torch
 from pipeline_ways import comes_true
 
 from autopar import CopyPipeline
-from autopar.transfer import delivery, parcel, ring
+from autopar.transfer import parcel, ring, to_device
 from autopar.transfer import pipeline as transfer
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.to_device import ToDeviceParcels
@@ -24,7 +24,6 @@ SLOT_BYTES = 256
 NUMBERS = {"alone": 8, "packed": 8, "chunked": 3 * SLOT_BYTES // 4}
 _PLACES = {"first": 0, "middle": 100, "last": 191}  # in a chunked item
 SIZES = list(NUMBERS)
-THREADS = [1, 2]
 
 
 def _moments(slots):
@@ -104,10 +103,10 @@ class Bench:
         self.patch.setattr(parcel, "_SOON_S", 1e9)
         for parcels in (Parcels, ToDeviceParcels):
             self.patch.setattr(parcels, "_small_bytes", 1 << 18 if size == "packed" else 0)
+        self.patch.setattr(to_device, "_DIRECT_BYTES", 0)
         self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)
-        self.patch.setattr(delivery, "move_bytes", self._asking_move)
         return CopyPipeline(device, slots=slots, slot_bytes=SLOT_BYTES, threads=threads)
 
     _copy_stream_of = staticmethod(transfer.copy_stream)
@@ -152,19 +151,16 @@ class Bench:
         if kind in self.hooks:
             self.hooks[kind](source)
 
-    def opening(self, gate, pipeline, dropped=True):
+    def opening(self, gate, pipeline):
         """A thread that opens a gate once a pipeline is left, and begins with nothing any more.
 
         Its `seen` are the numbers that copies begin with from then on.
         """
 
         def is_left():
-            rings, under_way = (*pipeline._rings.values(),), (*pipeline._deliveries._under_way,)
-            return (
-                pipeline._use.state == LEFT
-                and (not rings or any(ring._left for ring in rings))
-                and not (dropped and any(not getattr(end, "_dropping", 1) for _, end in under_way))
-            )
+            rings = (*pipeline._rings.values(),)
+            left = not rings or any(ring._left for ring in rings)
+            return pipeline._use.state == LEFT and left
 
         def open_it():
             comes_true(is_left)
@@ -324,7 +320,7 @@ VERBS = {
     "to_host_async": _asynchronous,
 }
 STREAMING = [verb for verb in VERBS if verb != "to_host_async"]
-STAGED = ["to_host", "to_host out", "prefetch", "map", "to_host_async"]  # through slots only
+STAGED = ["to_host", "to_host out", "prefetch", "map"]  # through slots only
 FROM_HOST = {"prefetch", "prefetch pinned", "prefetch mixed", "map"}
 _SIGNS = {verb: -1 if verb == "map" else 1 for verb in VERBS}
 

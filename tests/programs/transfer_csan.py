@@ -198,10 +198,12 @@ def prefetch():
             batch[0] + 1
 
 
-def prefetch_pinned():
+def to_host_pinned():
+    """Without slots."""
     with CopyPipeline(DEVICE, slots=2, threads=1) as pipeline:
-        for batch in pipeline.prefetch([torch.ones(1000, pin_memory=True)]):
-            batch + 1
+        source = (torch.full((1000,), i, device=DEVICE) for i in range(3))
+        for result in pipeline.to_host(source, pin=True):
+            result.clone()
 
 
 def overwrite():
@@ -257,12 +259,7 @@ RACES = {
     "copies to the host don't wait": (to_host, CudaCopyStream, "wait", no_wait),
     "copies from the host don't wait": (prefetch, CudaCopyStream, "wait", no_wait),
     "the caller doesn't wait": (prefetch, CudaCopyStream, "caller_receives", no_receipt),
-    "the caller doesn't wait for pinned copies": (
-        prefetch_pinned,
-        CudaCopyStream,
-        "caller_receives",
-        no_receipt,
-    ),
+    "copies to pinned memory don't wait": (to_host_pinned, CudaCopyStream, "wait", no_wait),
     "marks come before their copies": (prefetch, CudaCopyStream, "mark", early_mark),
     "only the first item is waited for": (to_host, CudaCopyStream, "caller_mark", stale_mark()),
     "what others can write to is not cloned": (overwrite, to_host_parcels, "next_owned", all_owned),

@@ -10,7 +10,6 @@ from interruptions import interrupted_at
 from pipeline_ways import comes_true, on_devices, values_of
 
 from autopar import CopyPipeline
-from autopar.transfer import delivery
 
 _WAIT_S = 20
 
@@ -19,9 +18,8 @@ _WAIT_S = 20
 
 
 @on_devices
-@pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_to_host_async_has_a_bound_and_needs_nobody_to_read(in_time, slots, pin, device):
+def test_to_host_async_has_a_bound_and_needs_nobody_to_read(in_time, slots, device):
     """Nobody reads a result before the end, and all calls come back."""
     count, size = 60, 1 << 16
 
@@ -30,7 +28,7 @@ def test_to_host_async_has_a_bound_and_needs_nobody_to_read(in_time, slots, pin,
             handles = []
             for i in range(count):
                 x = torch.full((size,), i, dtype=torch.uint8, device=device)
-                handles.append(pipeline.to_host_async(x, pin=pin))
+                handles.append(pipeline.to_host_async(x))
                 waiting = sum(not handle.done() for handle in handles)
                 assert waiting <= slots + max(slots, 2)
             return [handle.result() for handle in handles]
@@ -58,23 +56,6 @@ def test_what_to_host_async_clones_is_bounded(spin):
     assert "2 × `slots`" in CopyPipeline.to_host_async.__doc__
 
 
-def test_many_small_ones_need_not_wait_for_each_other():
-    """While nothing can be moved, thousands are taken all the same."""
-    held, move = threading.Event(), delivery.move_bytes
-
-    def late(*to_from):
-        assert held.wait(_WAIT_S)
-        move(*to_from)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery, "move_bytes", late)
-        with CopyPipeline("cpu", slot_bytes=1 << 25) as pipeline:
-            handles = [pipeline.to_host_async(torch.tensor(float(i))) for i in range(3000)]
-            assert not handles[0].done()
-            held.set()
-            assert [handle.result().item() for handle in handles] == list(range(3000))
-
-
 # -- errors, Ctrl-C and ends ----------------------------------------------------------------------
 _PARTS = 12
 PARTS = [0, *(pytest.param(i, marks=pytest.mark.stress) for i in range(1, _PARTS))]
@@ -95,7 +76,9 @@ def whole(device="cpu", threads=2):
 
 def no_threads_are_left():
     gc.collect()
-    return not any(thread.name == "autopar copies" for thread in threading.enumerate())
+    # Python also lists one that Ctrl-C has kept from its start.
+    living = filter(threading.Thread.is_alive, threading.enumerate())
+    return not any(thread.name == "autopar copies" for thread in living)
 
 
 @on_devices

@@ -17,7 +17,7 @@ from pipeline_ways import blank, filled
 
 from autopar import CopyPipeline
 from autopar.transfer import pipeline as transfer
-from autopar.transfer import ring, to_host
+from autopar.transfer import ring, to_device, to_host
 from autopar.transfer.copy_stream import CopyStream, CudaCopyStream
 from autopar.transfer.load import Load
 
@@ -142,6 +142,7 @@ def lateness(late):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
+        patch.setattr(to_device, "_DIRECT_BYTES", 0)
         patch.setattr(ring, "move_bytes", late_move)
         for kind in (CopyStream, CudaCopyStream):
             patch.setattr(kind, "copy", late_copy(kind.copy))
@@ -171,7 +172,7 @@ def outcome(work, device, late):
             return [each.result() for each in list(handles(pipeline, there, late))]
         out, cuda = None, torch.device(device).type == "cuda"
         if work.verb.startswith("out"):
-            out = [blank(item, cuda and work.verb == "out pinned") for item in work.items]
+            out = [blank(x.contiguous(), cuda and work.verb == "out pinned") for x in work.items]
         source = SOURCES.get(work.verb, fresh)(there, late)
         return list(arrived(pipeline.to_host(source, out, work.verb == "pin"), late))
 
@@ -194,9 +195,9 @@ SOURCES = {"to_host kept": kept, "to_host given": lambda *given: list(fresh(*giv
 
 
 def handles(pipeline, there, late):
-    for i, x in enumerate(there):
+    for x in there:
         y = written(x, late)
-        yield pipeline.to_host_async(y, pin=i % 2 == 0)
+        yield pipeline.to_host_async(y)
         y.zero_()
 
 
@@ -235,13 +236,11 @@ def used(batches, late):
 
 def wrong(work, device, late):
     """The numbers of the items that came out otherwise than they went in."""
-    results = [[*map(torch.Tensor.cpu, each)] for each in map(_tuple, outcome(work, device, late))]
-    pairs = enumerate(zip(results, work.items, strict=True))
+    found = [x if isinstance(x, tuple) else (x,) for x in outcome(work, device, late)]
+    results = [[*map(torch.Tensor.cpu, each)] for each in found]
+    items = [x.contiguous() if work.verb.startswith("out") else x for x in work.items]
+    pairs = enumerate(zip(results, items, strict=True))
     return [i for i, (each, item) in pairs if not all(same(one, item) for one in each)]
-
-
-def _tuple(result):
-    return result if isinstance(result, tuple) else (result,)
 
 
 @functools.cache
@@ -308,7 +307,7 @@ def nothing_is_cloned(patch):
 
 
 def batches_count_as_read(patch):
-    patch.setattr(Load, "wait_until_read", lambda load: None)
+    patch.setattr(Load, "lent", property(lambda load: False, lambda load, value: None))
 
 
 FAULTS = {

@@ -19,17 +19,12 @@ def test_a_tensor_of_a_batch_that_cannot_be_copied_is_named(pipeline, before):
     assert first_elements(pipeline.prefetch(numbers(3))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("argument", "most"), [("slots", 1 << 10), ("slot_bytes", 1 << 50), ("threads", 1 << 10)]
-)
-def test_counts_that_no_machine_has_are_refused(argument, most):
-    for value in (0, 2.0, "3", True, most + 1):
-        said = (
-            f"{argument} is {value!r}; expected a whole number of at least 1, and at most {most:,}"
-        )
+@pytest.mark.parametrize("argument", ["slots", "slot_bytes", "threads"])
+def test_counts_that_are_none_are_refused(argument):
+    for value in (0, 2.0, "3", True):
+        said = f"{argument} is {value!r}; expected a whole number of at least 1"
         with pytest.raises(ValueError, match=said):
             CopyPipeline("cpu", **{argument: value})
-    CopyPipeline("cpu", **{argument: most})
 
 
 @pytest.mark.parametrize(

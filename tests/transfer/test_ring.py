@@ -68,6 +68,7 @@ def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, see
     streams(kind)
     make_moves_late(monkeypatch)
     monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
+    monkeypatch.setattr("autopar.transfer.to_device._DIRECT_BYTES", chance.choice((0, 64, 1 << 16)))
     slots, slot_bytes = chance.randint(1, 5), chance.choice((16, 48, 64, 200, 512, 4096))
     threads = chance.randint(1, 4)
     with CopyPipeline("cpu", slots=slots, slot_bytes=slot_bytes, threads=threads) as pipeline:

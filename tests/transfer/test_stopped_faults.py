@@ -73,7 +73,7 @@ def test_a_consumer_that_stops_leaves_nothing_behind(bench, verb, size, slots, k
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("verb", ["to_host", "to_host out", "to_host_async"])
+@pytest.mark.parametrize("verb", ["to_host", "to_host out"])
 @ends
 def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate, verb, device):
     """A worker holds back the first chunk of item 1 until the pipeline is being left."""
@@ -179,7 +179,7 @@ def test_a_pipeline_is_entered_once(bench, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("kind", "threads"), [*HELD, ("source", 1)])
 @pytest.mark.parametrize("other", VERBS)
-@pytest.mark.parametrize("verb", [verb for verb in STAGED if verb != "to_host_async"])
+@pytest.mark.parametrize("verb", STAGED)
 @ends
 def test_a_second_thread_is_refused_and_the_first_unharmed(
     bench, gate, verb, other, kind, threads, device
@@ -233,7 +233,7 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
             bench.when(kind, 1000 * k + 1, gate)
         thread.start()
         assert gate.begun.wait(WAIT_S)
-        opening = bench.opening(gate, pipeline, dropped=by_error)
+        opening = bench.opening(gate, pipeline)
         if by_error:
             breaks(Broken("on purpose"))
     assert gate.finished or kind in ("source", "slots"), "work outlived its pipeline"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -58,11 +57,8 @@ class CopyStream:
         for end in after:
             if end is not None:
                 self.wait(end)
-        for to, source in copies:
-            if to.is_inference():  # only in that mode it may be written to
-                with InferenceMode(True):
-                    self.copy(to, source)
-            else:
+        with InferenceMode(True):  # the only one in which all tensors may be written to
+            for to, source in copies:
                 self.copy(to, source)
         return self.mark(timed=timed)
 
@@ -174,8 +170,3 @@ class CudaCopyStream(CopyStream):
 def copy_stream(device: torch.device) -> CopyStream:
     """A new one for a device."""
     return CudaCopyStream(device) if device.type == "cuda" else CopyStream(device)
-
-
-def time_of(end: Waitable | None) -> torch.cuda.Event | float:
-    """When an end was, to be read later, or now where it is none of a CUDA stream."""
-    return end if isinstance(end, torch.cuda.Event) else time.perf_counter()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -18,8 +16,6 @@ from autopar.transfer.layout import flat, like
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
-
-_is_staged = operator.attrgetter("staged")
 
 
 class Part(NamedTuple):
@@ -61,7 +57,6 @@ class Load:
     clear: Callable[[], None] = staticmethod(lambda: None)
     made_in_s = 0.0  # what taking its items from their source took
     copied: Waitable | None = None  # the end of its last copy, once that is queued
-    writes_to_out = False  # whether copies on the stream land in memory of the caller's
     lent = False  # whether its owner may overwrite its items once the next one is asked for
     timed = False  # whether the ends of its copies tell when they were
     left = 0  # chunks whose last step is to be done
@@ -72,7 +67,7 @@ class Load:
     ) -> None:
         self.name = name  # the items, and what is done to them, in words
         self.parts = parts
-        self.pinned = list(itertools.filterfalse(_is_staged, parts))  # copied without a slot
+        self.pinned = [part for part in parts if not part.staged]  # copied without a slot
         self.unpack = unpack
         ready = stream.caller_mark() if parts else None
         # What its steps wait for on the caller's side, by the plan's names.
@@ -95,28 +90,20 @@ class Load:
         self.fail(CancelledError("dropped before it was copied"))
         self._errors.clear()  # nobody raises it, and its frames may lead to this load
         self.clear()
-        if self.writes_to_out:
+        if self.pinned:
             wait_for_end(self._stream.mark())
 
-    def wait(self) -> None:
-        """Wait until it is copied, or raise what went wrong, once; Ctrl-C ends the wait."""
-        self.wait_until_queued()
-        if self.pinned:  # else its last step, on the host, has waited for its copies
-            wait_for_end(self.copied)
+    def wait(self, *, raising: bool = True) -> None:
+        """Wait until the host's part is done, or it has failed; Ctrl-C ends the wait.
 
-    def wait_until_queued(self) -> None:
-        """Wait until it is copied, or its last step is queued on the stream; raise as `wait`."""
+        Its host memory may be overwritten then. What went wrong is raised once, if it is asked for.
+        """
         while self.left and not self.failed:
             self.step()
-        if self._errors:
+        if self.pinned:  # else its steps on the host have waited for what they need
+            wait_for_end(self.copied)
+        if raising and self._errors:
             raise self._errors.pop()  # a local for it would keep its frames, and they the local
-
-    def wait_until_read(self) -> None:
-        """Wait until its host memory may be overwritten, or it has failed."""
-        while self.left and not self.failed:
-            self.step()
-        if self.pinned:
-            wait_for_end(self.copied)
 
 
 @dataclass(eq=False, slots=True)

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autopar.transfer.copy_stream import Waitable
-from autopar.transfer.load import Load, Part, wait_for_end
+from autopar.transfer.load import Load, Part
 from autopar.transfer.ring import Ring
 
 # Of small items, more travel together next time if these came soon, else fewer.
@@ -44,7 +43,6 @@ class Parcels(ABC):
         self._number = 0  # of the next item to make a load for
         self._failures: list[Exception] = []  # at most one, which ends them
         self._made: deque[Load] = deque()  # and not yet asked for
-        self._reading: Waitable | None = None  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
@@ -56,7 +54,7 @@ class Parcels(ABC):
                     load.made_in_s = time.perf_counter() - start_s
                     yield load
                     if load.lent:
-                        load.wait_until_read()
+                        load.wait(raising=False)
                     del load  # it holds its tensors
         except Exception as error:
             self._end_by(error)
@@ -68,17 +66,16 @@ class Parcels(ABC):
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
         start_s = time.perf_counter()
-        self._arrive(load)
+        load.wait()
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
         together = self._together * _FASTER if soon else self._together // _FASTER
         self._together = min(max(1, together), self._slot_bytes)
         return load.unpack()
 
-    def give_back(self) -> None:
-        """Wait until the items that were yielded may be overwritten."""
+    def drop(self) -> None:
+        """Forget what nobody asks for any more."""
         self._failures.clear()
         self._made.clear()
-        wait_for_end(self._reading)
 
     def _end_by(self, error: Exception) -> None:
         """Give up at an error, once the items before it were taken; the last one counts."""
@@ -103,7 +100,13 @@ class Parcels(ABC):
         except Exception as error:
             self._end_by(error)
         try:
-            self._make(group)
+            alone = len(group) > 1 and size_bytes > self._small_bytes
+            first, last = (group[:-1], group[-1:]) if alone else (group, [])
+            number = self._number + len(first)
+            if first:
+                self._make(first)
+            if last and self._number == number:  # no error has come before it
+                self._make(last)
         except Exception as error:
             self._end_by(error)
 
@@ -116,11 +119,7 @@ class Parcels(ABC):
 
     @abstractmethod
     def _make(self, group: list[Any]) -> None:
-        """Make the loads of some items."""
-
-    @abstractmethod
-    def _arrive(self, load: Load) -> None:
-        """Wait until the items of a load can be taken."""
+        """Make the load of some items."""
 
     def _load(self, items: int, parts: list[Part], unpack: Callable[[], list[Any]]) -> Load:
         """Make the load of so many items, which are counted, so that errors can name them."""

@@ -6,7 +6,7 @@ import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -32,10 +32,8 @@ from autopar.transfer.workers import Workers
 T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
-SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
-_MOST_GIVEN = 1_024  # slots, of which three hide all that can be, and threads, which are started
-_MOST_SLOT_BYTES = 1 << 50  # no address reaches much further
+SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
@@ -74,7 +72,7 @@ class CopyPipeline:
 
     Raises:
         ValueError: The device is not on this machine, or there are no slots, no bytes in them or
-            no threads, or far too many.
+            no threads.
 
     >>> with CopyPipeline("cpu") as pipeline:
     ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]
@@ -90,21 +88,18 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, most=_MOST_GIVEN, of=" in a ring, such as 3")
-        of = f", such as {SLOT_BYTES}"
-        slot_bytes = whole_number("slot_bytes", slot_bytes, most=_MOST_SLOT_BYTES, of=of)
+        self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
+        slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
-        threads = most if threads is None else threads
-        threads = whole_number("threads", threads, most=_MOST_GIVEN)
+        threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[tuple[Rule, Rule], Ring] = {}
         self._workers = Workers(threads, self.slots)
-        self._use = Use(self.device)
-        self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
-        room_bytes = self._most_ahead * self.slot_bytes
         # Where nobody leaves it, as when a generator that holds it is never closed.
         self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
-        self._deliveries = Deliveries(room_bytes, self.slot_bytes, self._workers)
+        self._use = Use(self.device)
+        self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
+        self._deliveries = Deliveries(self._most_ahead * self.slot_bytes)
 
     def to_host(
         self,
@@ -116,16 +111,16 @@ class CopyPipeline:
 
         Up to 2 × `slots` items (three with one slot) are asked for ahead of the one that is
         yielded, or as many slots full of small ones. If anything else still leads to a tensor's
-        memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
-        which `yield f(x)` does without.
+        memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
+        lists do without.
 
         Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
         block (up to a slot), as the parts of `torch.split` do: clone one to keep it by itself.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
-            out: Host tensors to copy into, one for each; none is touched again once its item was
-                yielded. Fresh memory costs page faults that memory used before does not.
+            out: Contiguous host tensors to copy into, one for each; none is touched again once its
+                item was yielded. Fresh memory costs page faults that memory used before does not.
             pin: Return pinned tensors from torch's pool, which the copies land in directly.
 
         Yields:
@@ -133,8 +128,8 @@ class CopyPipeline:
 
         Raises:
             ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
-                grad; a tensor of `out` is missing, has another shape, dtype or device, or shares
-                memory with that of another item under way.
+                grad; a tensor of `out` is missing, not contiguous, has another shape, dtype or
+                device, or shares memory with that of another item under way.
             TypeError: An item is not a tensor, or not plain memory.
             Exception: What `tensors` raised, after the items before. Errors name their item.
         """
@@ -157,7 +152,7 @@ class CopyPipeline:
         if out is not None:  # the rows of a single tensor will do
             rows = isinstance(out, torch.Tensor) and out.dim()
             out = iter(out) if rows else iterated(out, "out", "a list")
-        with self._use.turn():
+        for _ in self._use.turn():
             ring = self._ring(TO_HOST)
             pin = pin and self.device.type == "cuda"
             parcels = ToHostParcels(ring, source, is_given(tensors), out, pin, verb)
@@ -186,7 +181,7 @@ class CopyPipeline:
             Exception: What `batches` raised, after the items before. Errors name their item.
         """
         source = iterated(batches, "batches", "[x] for a single batch")
-        with self._use.turn():
+        for _ in self._use.turn():
             ring = self._ring(TO_DEVICE)
             parcels = ToDeviceParcels(ring, source, is_given(batches))
         return self._relay(ring, parcels)
@@ -217,20 +212,17 @@ class CopyPipeline:
         if not callable(fn):
             msg = f"fn is {what(fn)}; expected a function. Write map(fn, batches), not map(fn(x))."
             raise TypeError(msg)
-        on_device = self.prefetch(batches)
-        results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
-        return _closing(results, on_device)
+        return self._to_host((fn(batch) for batch in self.prefetch(batches)), out, pin, "map")
 
-    def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
+    def to_host_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first, and lands in pinned memory of torch's pool. Up to
-        2 × `slots` slots full of them (three with one slot), or a larger one, are under way; the
-        next call waits until the oldest is done, which needs nobody to ask for its result.
+        The tensor is cloned on the device first, and lands in pinned memory of torch's pool, as
+        with `.to("cpu", non_blocking=True)`. Up to 2 × `slots` slots full of them (three with one
+        slot), or a larger one, are under way; the next call waits until the oldest is done.
 
         Args:
             tensor: On the device.
-            pin: Return a pinned tensor from torch's pool.
 
         Returns:
             A handle whose `result()` waits for the tensor on the host.
@@ -239,10 +231,10 @@ class CopyPipeline:
             ValueError: It is on another device, or requires grad.
             TypeError: It is not a tensor, or not plain memory.
         """
-        with self._use.turn():
+        for _ in self._use.turn():
             check_tensor(tensor, "tensor", self.device)
-            pin = pin and self.device.type == "cuda"
-            return self._deliveries.start(self._ring(TO_HOST), tensor, pin=pin)
+            handle = self._deliveries.start(self._ring(TO_HOST), tensor)
+        return handle
 
     def __repr__(self) -> str:
         return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
@@ -257,21 +249,14 @@ class CopyPipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._use.end()
+        self._use.state = LEFT
         rings = list(self._rings.values()) if self._use.is_here() else []
         try:
-            if error is not None:
-                self._deliveries.drop()
             for ring in rings:
                 ring.stop()
-            if rings:
-                self._deliveries.wait()
-        except BaseException:  # Ctrl-C: what is under way is waited for, all the same
-            self._deliveries.drop()
-            for ring in rings:
-                ring.stop()
-            raise
         finally:
+            for ring in rings:  # also those that Ctrl-C has kept from it
+                ring.stop()
             if rings:
                 self._workers.stop()
             self._rings.clear()
@@ -284,8 +269,7 @@ class CopyPipeline:
         ahead = parcels.ahead_at_first
         try:
             while True:
-                mine = self._use.take_turn()
-                try:
+                for _ in self._use.turn():
                     ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
@@ -295,16 +279,13 @@ class CopyPipeline:
                         return
                     items = deque(parcels.unpack(moving[0]))
                     moving.popleft()  # not before, or nobody would give it up after Ctrl-C
-                finally:
-                    if mine:
-                        self._use.turns.clear()
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
             if self._use.is_here():  # else nobody is there to be waited for
                 for load in moving:
                     load.abandon()
-                parcels.give_back()
+                parcels.drop()
 
     def _ring(self, rules: tuple[Rule, Rule]) -> Ring:
         ring = self._rings.get(rules)
@@ -321,15 +302,6 @@ class CopyPipeline:
                 del self._rings[rules]
                 raise RuntimeError(self._use.refusal())
         return ring
-
-
-def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
-    """Yield the results, and close their source's generator whatever happens."""
-    try:
-        yield from results
-    finally:
-        if isinstance(source, Generator):
-            source.close()
 
 
 def _give_up(rings: dict[tuple[Rule, Rule], Ring], process: int) -> None:

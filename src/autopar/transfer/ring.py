@@ -160,10 +160,7 @@ class Ring:
 
     def _end(self, chunk: Chunk) -> None:
         """Do a chunk's last step, and what no worker has begun."""
-        if chunk.moving is None:
-            if self._to_host:
-                self._do(chunk, self._moving)
-        elif not _is_done_aside(chunk):
+        if (self._to_host or chunk.aside) and not _is_done_aside(chunk):
             self._do(chunk, self._moving)
         if not self._to_host:
             self._do(chunk, self._copying)
@@ -222,7 +219,7 @@ class Ring:
             copies = [(part.device, part.host[0][1]) for part in load.pinned]
             if self._to_host:
                 copies = [(host, device) for device, host in copies]
-            callers = load.before[self._callers[self._copying.name, True]]
+            callers = load.before[self._copying.item]
             load.copied = self.stream.copy_all(copies, callers, timed=load.timed)
         except Exception as error:
             load.fail(error)  # raised where its items are waited for

@@ -46,7 +46,7 @@ def next_owned(source: Iterator[T]) -> tuple[T, bool]:
         StopIteration: There is none.
     """
     item = next(source)
-    owned = sys.getrefcount(item) == _names_of_an_item() and _is_only_owner(item)
+    owned = sys.getrefcount(item) == _of_one_owner()[0] and _is_only_owner(item)
     return item, owned
 
 
@@ -59,23 +59,9 @@ def _is_only_owner(item: object) -> bool:
     for part in item.values() if isinstance(item, dict) else item:  # type: ignore[attr-defined]
         if isinstance(part, _PLAIN):
             continue
-        if sys.getrefcount(part) > _names_of_a_part() or not _is_only_owner(part):
+        if sys.getrefcount(part) > _of_one_owner()[1] or not _is_only_owner(part):
             return False
     return True
-
-
-@cache
-def _names_of_an_item() -> int:
-    """References to an object that only `next_owned` has; how many depends on Python's version."""
-    item = next(iter(torch.empty(1) for _ in range(1)))
-    return sys.getrefcount(item)
-
-
-@cache
-def _names_of_a_part() -> int:
-    for part in [torch.empty(1)]:
-        names = sys.getrefcount(part)
-    return names
 
 
 def _is_only_tensor(tensor: torch.Tensor) -> bool:
@@ -92,12 +78,18 @@ def _is_only_tensor(tensor: torch.Tensor) -> bool:
         return False
     # Memory that torch can't resize is an array's, or somebody else's.
     users = sys.getrefcount(storage), storage_use_count(storage._cdata)
-    return storage.resizable() and users == _users_of_own_memory()
+    return storage.resizable() and users == _of_one_owner()[2]
 
 
 @cache
-def _users_of_own_memory() -> tuple[int, int]:
-    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
-    tensor = torch.empty(1)
-    storage = tensor.untyped_storage()
-    return sys.getrefcount(storage), storage_use_count(storage._cdata)
+def _of_one_owner() -> tuple[int, int, tuple[int, int]]:
+    """References to what nobody else has: an item, a part of one, and memory, in Python and torch.
+
+    How many these are depends on the version of Python.
+    """
+    item = next(iter(torch.empty(1) for _ in range(1)))
+    for part in [torch.empty(1)]:
+        names = sys.getrefcount(part)
+    storage = item.untyped_storage()
+    users = sys.getrefcount(storage), storage_use_count(storage._cdata)
+    return sys.getrefcount(item), names, users

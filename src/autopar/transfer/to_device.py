@@ -14,14 +14,14 @@ from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import InferenceMode, pytree
 from autopar.transfer.copy_plan import packs
-from autopar.transfer.layout import Layout, check_tensor, dense, within
-from autopar.transfer.load import Load, Part, Piece, wait_for_end
+from autopar.transfer.layout import check_tensor, dense, layout_of, within
+from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
-# What is pinned is copied as it is from this size on; less is moved to a slot in shorter time than
-# its copy takes to queue.
+# What is pinned is copied without a slot from this size on; less is moved to one in shorter time
+# than its copy takes to queue.
 _DIRECT_BYTES = 1 << 16
 # A batch of up to this size is copied if its owner may overwrite it, so that others can join it;
 # to copy more, or what is pinned, takes longer than to send it by itself.
@@ -30,17 +30,15 @@ _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
 _CPU = cpu()
 _nbytes_of = operator.attrgetter("nbytes")
-_host_of, _device_of = operator.attrgetter("host"), operator.attrgetter("device")
+_device_of = operator.attrgetter("device")
 
 
 class _Batch(NamedTuple):
     """The tensors of a batch, and how it is put together of others."""
 
     tensors: list[torch.Tensor]  # dense ones on the host
-    join: Callable[[Iterator[torch.Tensor]], Any]  # takes as many
-    pinned: list[bool]  # which of them lie in pinned memory
     sizes: list[int]  # of each in bytes; very large if it is copied without a slot
-    size_bytes: int
+    join: Callable[[Iterator[torch.Tensor]], Any]  # takes as many
     lent: bool  # whether its owner may overwrite it when the next one is asked for
 
 
@@ -54,46 +52,27 @@ class ToDeviceParcels(Parcels):
         super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
         self._device = ring.stream.device
         self._aside_bytes = min(_ASIDE_BYTES, self._small_bytes, self._most_bytes)
-        self._pinned: list[tuple[Piece, ...]] = []  # what of the last batch is read from there
 
     @override
     def unpack(self, load: Load) -> list[Any]:
         batches = super().unpack(load)
-        if len(batches) > 1:  # the first may be overwritten once the second is there
-            wait_for_end(self._reading)
-        return batches
-
-    @override
-    def _arrive(self, load: Load) -> None:
-        load.wait_until_queued()
-        wait_for_end(self._reading)  # long done: it was queued some batches ago
-        self._pinned = list(map(_host_of, load.pinned))
-        self._reading = load.copied if self._pinned else None
         if load.copied is not None:
             self._stream.caller_receives(load.copied, map(_device_of, load.parts))
+        return batches
 
     @override
     def _take(self, group: list[_Batch]) -> int:
         batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
         tensors, join = self._opened(batch, f"batches[{self._number + len(group)}]")
-        pinned, sizes = list(map(self._stream.is_pinned, tensors)), list(map(_nbytes_of, tensors))
+        sizes = list(map(_nbytes_of, tensors))
         size_bytes = sum(sizes)
-        for i, is_pinned in enumerate(pinned):
-            if is_pinned and sizes[i] > _DIRECT_BYTES:
+        for i, tensor in enumerate(tensors):
+            if sizes[i] >= _DIRECT_BYTES and self._stream.is_pinned(tensor):
                 sizes[i] = sys.maxsize
         if not owned and size_bytes <= self._aside_bytes and sys.maxsize not in sizes:
-            tensors, pinned, owned = list(map(torch.clone, tensors)), [False] * len(tensors), True
-        group.append(_Batch(tensors, join, pinned, sizes, size_bytes, lent=not owned))
+            tensors, owned = list(map(torch.clone, tensors)), True
+        group.append(_Batch(tensors, sizes, join, lent=not owned))
         return size_bytes if owned else sys.maxsize
-
-    @override
-    def _make(self, group: list[_Batch]) -> None:
-        last = group[-1:]
-        if len(group) > 1 and (last[0].lent or last[0].size_bytes > self._small_bytes):
-            self._make_one(group[:-1])
-            group = last
-        if group:
-            self._make_one(group).lent = last[0].lent
 
     def _opened(
         self, batch: Any, name: str
@@ -114,31 +93,29 @@ class ToDeviceParcels(Parcels):
 
         return [_host_tensor(leaves[i], i, name) for i in where], join
 
-    def _make_one(self, batches: list[_Batch]) -> Load:
-        """The load of some batches, with those of their tensors in one block that are small."""
-        tensors, pinned, sizes = [], [], []
-        for batch in batches:
-            tensors += batch.tensors
-            pinned += batch.pinned
-            sizes += batch.sizes
+    @override
+    def _make(self, group: list[_Batch]) -> None:
+        """Make the load of some batches, with their small tensors in blocks."""
+        tensors = [tensor for batch in group for tensor in batch.tensors]
+        sizes = [size_bytes for batch in group for size_bytes in batch.sizes]
         parts: list[Part] = []
         arriving: list[torch.Tensor] = []
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
-                if len(pack.members) == 1:
-                    [i] = pack.members
-                    result = torch.empty_like(tensors[i], device=self._device)
-                    parts.append(Part(result, ((0, tensors[i]),), staged=not pinned[i]))
-                    arriving.append(result)
+                first = pack.members[0]
+                sources = tensors[first : first + len(pack.members)]
+                if len(sources) == 1:
+                    block = torch.empty_like(sources[0], device=self._device)
+                    arriving.append(block)
                 else:
-                    sources = [tensors[i] for i in pack.members]
                     block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._device)
-                    host = tuple(zip(pack.offsets, sources, strict=True))
-                    parts.append(Part(block, host, staged=True))
-                    arriving += within(block, list(map(Layout.of, sources)), pack.offsets)
+                    arriving += within(block, list(map(layout_of, sources)), pack.offsets)
+                host = tuple(zip(pack.offsets, sources, strict=True))
+                parts.append(Part(block, host, staged=sizes[first] < sys.maxsize))
         rest = iter(arriving)
-        values = [batch.join(rest) for batch in batches]
-        return self._load(len(batches), parts, lambda: values)
+        values = [batch.join(rest) for batch in group]
+        load = self._load(len(group), parts, lambda: values)
+        load.lent = group[-1].lent
 
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:

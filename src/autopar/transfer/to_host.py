@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import operator
 import sys
 from collections.abc import Iterator
 
@@ -11,30 +10,24 @@ import torch
 from typing_extensions import override
 
 from autopar.device import cpu
-from autopar.torch_private import InferenceMode, has_internal_overlap
+from autopar.torch_private import InferenceMode
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import (
-    PLAIN,
     Block,
     alike,
     check_tensor,
     dense,
-    is_dense,
-    is_plain,
+    is_put_off,
     joined,
     what_else,
 )
-from autopar.transfer.load import Load, Part
+from autopar.transfer.load import Part
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
-Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
-
 _CPU = cpu()
 _FIRST_TOGETHER = 256  # of a list
-
-_kind_of = operator.attrgetter("dtype", "device", "requires_grad")
 
 
 class ToHostParcels(Parcels):
@@ -55,15 +48,11 @@ class ToHostParcels(Parcels):
         super().__init__(f"{verb} from {ring.stream.device}", ring, source, given)
         self._maps = verb == "map"
         self._out = out
-        self._targets = Targets()
+        self._taken: list[tuple[int, int, str]] = []  # memory of `out`'s, by address, under way
         self._pin = pin
         self._caller = self._stream.caller()  # the stream that the first of a group was computed on
         if given:  # nobody waits for those that are there already
             self._together = _FIRST_TOGETHER
-
-    @override
-    def _arrive(self, load: Load) -> None:
-        load.wait()
 
     @override
     def _take(self, group: list[torch.Tensor]) -> int:
@@ -89,95 +78,71 @@ class ToHostParcels(Parcels):
                 self._make_here(group)
 
     def _make_here(self, group: list[torch.Tensor]) -> None:
-        together = len(group) > 1 and self._out is None
-        if together and (stack := self._stacked(group)) is not None:
-            self._block_load(alike(stack), group, [None] * len(group))
-            return
-        good, targets = self._checked(group)
-        if len(good) == 1:
-            self._load_of_each(good, targets)
-            return
-        sizes = [tensor.nbytes for tensor in good]
-        for pack in packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes):
-            chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
-            if len(chosen) == 1 or self._any_pinned(into):
-                self._load_of_each(chosen, into)
-            elif self._out is not None and (stack := self._stacked(chosen)) is not None:
-                self._block_load(alike(stack), chosen, into)
-            else:
-                laid_out = list(map(_laid_out, chosen, into))
-                self._block_load(joined(laid_out, pack), laid_out, into)
+        targets: list[torch.Tensor] = []
+        direct = False
+        together = len(group) > 1
+        block = alike(group, self._stream.device) if together and self._out is None else None
+        if block is None:
+            group, targets = self._checked(group)
+            if not group:
+                return
+            direct = any(map(self._stream.is_pinned, targets))
+            if together and targets and not direct:
+                block = alike(group, self._stream.device)
+        if block is not None:
+            self._make_of([block], group, targets)
+        elif direct or not together:
+            self._make_of([Block(tensor, [0]) for tensor in group], group, targets)
+        else:
+            sizes = [tensor.nbytes for tensor in group]
+            found = packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes)
+            chosen = ([group[i] for i in pack.members] for pack in found)
+            self._make_of(list(map(joined, chosen, found)), group, targets)
 
-    def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], Targeted]:
-        """The tensors before the first that can't be copied, and where to copy them."""
-        targets: Targeted = []
+    def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors before the first that can't be copied, laid out, and those of `out`."""
+        tensors: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
         for number, tensor in enumerate(group, self._number):
             name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
             try:
                 check_tensor(tensor, name, self._stream.device)
-                targets.append(None if self._out is None else self._target(tensor, number))
+                if self._out is None:
+                    tensors.append(dense(tensor))
+                else:
+                    targets.append(self._target(tensor, number))
+                    tensors.append(dense(tensor).contiguous())
             except Exception as error:
                 self._end_by(error)
                 break
-        return group[: len(targets)], targets
+        return tensors, targets
 
-    def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
-        """All in one block, if they are alike: 2 µs of the host's for each of many, not 17."""
-        try:
-            are_alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
-            are_dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
-            are_plain = set(map(type, group)) <= PLAIN
-            if are_alike and group[0].dim() and are_dense and are_plain and _have_memory(group):
-                stack = check_tensor(torch.stack(group), "", self._stream.device)
-                # Those of one element in some dimension may have any strides there.
-                if stack.numel() and stack.stride()[1:] == group[0].stride():
-                    return stack
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            pass  # something is not as it should be: they are looked at one by one
-        return None
-
-    def _block_load(self, block: Block, tensors: list[torch.Tensor], targets: Targeted) -> None:
-        """Several tensors in one block, and their results in another, or where they go."""
+    def _make_of(
+        self, blocks: list[Block], tensors: list[torch.Tensor], targets: list[torch.Tensor]
+    ) -> None:
+        """Make the load of tensors in blocks, that land in others, or in the tensors of `out`."""
+        parts: list[Part] = []
+        hosts: list[torch.Tensor] = []
+        left = iter(targets)
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
-            if self._out is None:
-                host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
-                part = Part(block.device, ((0, host),), staged=not self._pin)
-                self._load(len(block.offsets), [part], lambda: _split(block, host))
-                return
-            hosts = list(map(self._landing, tensors, targets))
-            part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
-            self._load(len(hosts), [part], lambda: self._settled(hosts, targets))
-
-    def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> None:
-        """Tensors that are copied each by itself."""
-        parts, hosts = [], []
-        with InferenceMode(False):
-            for tensor, target in zip(tensors, targets, strict=True):
-                own = _laid_out(tensor, target)
-                host = self._landing(own, target)
-                if self._given and own is tensor:
-                    own = own.clone()
-                pinned = self._pin or (host is target and self._stream.is_pinned(host))
-                parts.append(Part(own, ((0, host),), staged=not pinned))
-                hosts.append(host)
-            if self._out is None:
-                self._load(len(parts), parts, lambda: hosts)
-                return
-            load = self._load(len(parts), parts, lambda: self._settled(hosts, targets))
-        load.writes_to_out = bool(load.pinned)
-
-    def _landing(self, tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
-        """Where to copy a dense tensor: to its target itself, if that lies just so."""
-        if target is None or not is_plain(target) or target.stride() != tensor.stride():
-            return torch.empty_like(tensor, device="cpu", pin_memory=self._pin)
-        torch.autograd.graph.increment_version(target)  # a graph may have saved it
-        return target
-
-    def _any_pinned(self, into: Targeted) -> bool:
-        return any(target is not None and self._stream.is_pinned(target) for target in into)
+            for block in blocks:
+                if self._out is None:
+                    host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
+                    hosts.append(host)
+                    parts.append(Part(block.device, ((0, host),), staged=not self._pin))
+                else:
+                    into = tuple(zip(block.offsets, left, strict=False))
+                    staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
+                    parts.append(Part(block.device, into, staged))
+        if self._out is not None:
+            self._load(len(tensors), parts, lambda: self._free(targets))
+        elif len(blocks) == len(tensors):
+            self._load(len(tensors), parts, lambda: hosts)
+        else:
+            self._load(len(tensors), parts, lambda: _split(blocks, hosts))
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """The next tensor of `out`, checked to fit."""
+        """The next tensor of `out`, checked to fit, and taken."""
         assert self._out is not None
         name = f"out[{number}]"
         try:
@@ -192,74 +157,36 @@ class ToHostParcels(Parcels):
                 f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
             )
             raise ValueError(msg)
-        if not target.is_contiguous() and has_internal_overlap(target) == 1:
-            msg = f"{name} has elements that share memory, as in an expanded tensor. Clone it."
+        if not target.is_contiguous() or is_put_off(target):
+            msg = (
+                f"{name} is a view whose elements don't lie in order; expected a contiguous "
+                f"tensor. Give one that torch.empty has made, or rows of one."
+            )
             raise ValueError(msg)
-        self._targets.take(target, name)
+        torch.autograd.graph.increment_version(target)  # a graph may have saved it
+        if target.numel():
+            mine = (target.data_ptr(), target.data_ptr() + target.nbytes, name)
+            at = bisect.bisect(self._taken, mine)
+            for start, stop, other in self._taken[max(0, at - 1) : at + 1]:
+                if start < mine[1] and mine[0] < stop:
+                    msg = (
+                        f"{name} shares memory with {other}, whose item is still under way; "
+                        f"expected memory of its own. Give one tensor for each, or as many in turn "
+                        f"as are on their way at once, and one more."
+                    )
+                    raise ValueError(msg)
+            self._taken.insert(at, mine)
         return target
 
-    def _settled(self, hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]:
-        """The results: the targets, once what did not land in them was copied there."""
-        results = []
-        for host, target in zip(hosts, targets, strict=True):
-            assert target is not None
-            if target is not host:
-                with InferenceMode(True):  # it may have been made in that mode
-                    target.copy_(host)
-            self._targets.give_back(target)
-            results.append(target)
-        return results
+    def _free(self, targets: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The results of a load that went to `out`, which may be given for others now."""
+        for target in targets:
+            if target.numel():
+                del self._taken[bisect.bisect(self._taken, (target.data_ptr(),))]
+        return targets
 
 
-def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
-    """The tensor, or a copy on its device that is dense and lies as its target does."""
-    tensor = dense(tensor)
-    if target is None or not is_plain(target) or target.stride() == tensor.stride():
-        return tensor
-    return torch.empty_like(target, device=tensor.device).copy_(tensor)
-
-
-def _split(block: Block, host: torch.Tensor) -> list[torch.Tensor]:
+def _split(blocks: list[Block], hosts: list[torch.Tensor]) -> list[torch.Tensor]:
     with InferenceMode(False):  # results outlive the mode in which they are taken
-        return block.split(host)
-
-
-def _have_memory(group: list[torch.Tensor]) -> bool:
-    """Whether tensors that may be alike lie in their memory; where not so it may be, even so."""
-    last = max(map(torch.Tensor.storage_offset, group)) * group[0].itemsize + group[0].nbytes
-    return last <= min(map(torch.UntypedStorage.nbytes, map(torch.Tensor.untyped_storage, group)))
-
-
-class Targets:
-    """Memory of the caller's that copies may be under way to, by address."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: dict[int, tuple[int, str]] = {}  # and the names, by start
-
-    def take(self, target: torch.Tensor, name: str) -> None:
-        """Note one more, and refuse it if another lies there, too."""
-        start, stop = target.data_ptr(), target.data_ptr() + target.nbytes
-        if not target.numel():
-            return
-        at = bisect.bisect_left(self._starts, start)
-        beside = self._starts[max(0, at - 1) : at + 1]
-        dense = is_dense(target)
-        for other in beside:
-            other_stop, other_name = self._stops[other]
-            if other == start or (dense and other < stop and start < other_stop):
-                msg = (
-                    f"{name} shares memory with {other_name}, whose item is still under way; "
-                    f"expected memory of its own. Give one tensor for each, or as many in turn as "
-                    f"are on their way at once, and one more."
-                )
-                raise ValueError(msg)
-        self._starts.insert(at, start)
-        self._stops[start] = (stop if dense else start), name
-
-    def give_back(self, target: torch.Tensor) -> None:
-        """Forget one whose item is there."""
-        if target.numel():
-            start = target.data_ptr()
-            del self._stops[start]
-            del self._starts[bisect.bisect_left(self._starts, start)]
+        pairs = zip(blocks, hosts, strict=True)
+        return [x for block, host in pairs for x in block.split(host)]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-
-from autopar.torch_private import transform
 
 _NEW, _OPEN, LEFT = "not open yet", "open", "left"
 
@@ -21,7 +18,7 @@ class Use:
         self.state = _NEW
         self._device = device
         self._process = os.getpid()
-        self.turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
 
     def begin(self) -> None:
         """Open it, which can be done once."""
@@ -29,22 +26,18 @@ class Use:
             raise RuntimeError(self.refusal())
         self.state = _OPEN
 
-    def end(self) -> None:
-        """Leave it."""
-        self.state = LEFT
-
     def is_here(self) -> bool:
         """Whether it was made in this process."""
         return self._process == os.getpid()
 
-    def take_turn(self) -> bool:
-        """Let one thread in at a time; whether it has to clear `turns` when it goes.
+    def turn(self) -> Iterator[None]:
+        """Let one thread in at a time, in a loop of one round: `for _ in use.turn(): ...`.
 
-        The same thread may come again, as in a generator. Ctrl-C may come anywhere.
+        The same thread may come again, as in a generator. Ctrl-C may come after any call.
         """
         turn = (threading.get_ident(),)
         try:
-            holder = self.turns.setdefault(None, turn)  # one step, whatever thread comes between
+            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
             if holder != turn:
                 msg = (
                     f"the pipeline on {self._device} is in use by another thread; expected one "
@@ -53,27 +46,10 @@ class Use:
                 raise RuntimeError(msg)
             if self.state != _OPEN or self._process != os.getpid():
                 raise RuntimeError(self.refusal())
-            if transform() is not None:
-                msg = (
-                    f"the pipeline on {self._device} is used inside of a transform of torch.func, "
-                    f"where tensors have no memory. Copy before it or behind it."
-                )
-                raise RuntimeError(msg)
-            return holder is turn
-        except BaseException:
-            if self.turns.get(None) is turn:
-                self.turns.clear()
-            raise
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Take a turn, and clear up behind it."""
-        mine = self.take_turn()
-        try:
             yield
         finally:
-            if mine:
-                self.turns.clear()
+            if None in self._turns and self._turns[None] is turn:
+                del self._turns[None]
 
     def refusal(self) -> str:
         """Why it can't be used, or opened."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import queue
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 
 from autopar.machine import settle_threads
 
@@ -42,35 +40,23 @@ class Workers:
         """Give them something to do, if there can be one of them."""
         if self._missing:
             self._missing -= 1
-            started = threading.Lock()
-            started.acquire()
-            with suppress(RuntimeError):  # there can be no more threads
-                # Another one starts it: `Thread.start` is not made for Ctrl-C.
-                _thread.start_new_thread(self._start, (started,))
-                started.acquire()
+            thread = threading.Thread(
+                target=_serve,
+                args=(self._queued, self._threads_each),
+                name="autopar copies",
+                daemon=True,
+            )
+            self._threads.append(thread)  # first, as Ctrl-C may come to its start
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no more threads
+                self._threads.remove(thread)
         if self._threads:
             self._queued.put(work)
 
-    def _start(self, started: _thread.LockType) -> None:
-        thread = threading.Thread(
-            target=_serve,
-            args=(self._queued, self._threads_each, started),
-            name="autopar copies",
-            daemon=True,
-        )
-        self._threads.append(thread)
-        try:
-            thread.start()
-        except RuntimeError:
-            self._threads.remove(thread)
-            started.release()
 
-
-def _serve(queued: queue.SimpleQueue[Work | None], threads: int, started: _thread.LockType) -> None:
-    try:
-        settle_threads(threads)
-    finally:
-        started.release()
+def _serve(queued: queue.SimpleQueue[Work | None], threads: int) -> None:
+    settle_threads(threads)
     for work in iter(queued.get, None):
         work()
         del work  # with its memory, while it waits for the next
