@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 
 import torch
+
+from autopar.refusal import Turns
 
 _NEW, _OPEN, LEFT = "not open yet", "open", "left"
 
@@ -18,7 +19,11 @@ class Use:
         self.state = _NEW
         self._device = device
         self._process = os.getpid()
-        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self._turns = Turns()
+        self._in_use = (
+            f"the pipeline on {device} is in use by another thread; expected one thread at a time. "
+            f"Make a pipeline for each thread."
+        )
 
     def begin(self) -> None:
         """Open it, which can be done once."""
@@ -31,25 +36,11 @@ class Use:
         return self._process == os.getpid()
 
     def turn(self) -> Iterator[None]:
-        """Let one thread in at a time, in a loop of one round: `for _ in use.turn(): ...`.
-
-        The same thread may come again, as in a generator. Ctrl-C may come after any call.
-        """
-        turn = (threading.get_ident(),)
-        try:
-            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
-            if holder != turn:
-                msg = (
-                    f"the pipeline on {self._device} is in use by another thread; expected one "
-                    f"thread at a time. Make a pipeline for each thread."
-                )
-                raise RuntimeError(msg)
-            if self.state != _OPEN or self._process != os.getpid():
+        """Let one thread in at a time, in a `for` loop; it may come again, as in a generator."""
+        for _ in self._turns.take(self._in_use, again=True):
+            if self.state != _OPEN or not self.is_here():
                 raise RuntimeError(self.refusal())
             yield
-        finally:
-            if None in self._turns and self._turns[None] is turn:
-                del self._turns[None]
 
     def refusal(self) -> str:
         """Why it can't be used, or opened."""
