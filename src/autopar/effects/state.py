@@ -116,8 +116,9 @@ class State:
     def restore(self) -> None:
         """Put all back as it was; what can't be is raised, once all else is back."""
         for _, leaf in self._leaves:
-            if not leaf.is_leaf and leaf._base is None:  # of a view torch leaves it so
-                leaf.detach_()
+            if not leaf.is_leaf:
+                with contextlib.suppress(RuntimeError):  # as torch detaches no views
+                    leaf.detach_()
         with contextlib.ExitStack() as back:
             for holder in reversed(self._holders):
                 back.callback(holder.restore)
