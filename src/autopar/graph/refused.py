@@ -164,16 +164,15 @@ def _refused(
 @contextlib.contextmanager
 def _substituted(home: Any, name: str, substitute: Callable[..., Any]) -> Iterator[None]:
     """Call another function where this thread calls one by its name."""
-    function, substitutes = getattr(home, name), {threading.get_ident(): substitute}
+    function, thread = getattr(home, name), threading.get_ident()
     inherited = name not in vars(home)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return substitutes.get(threading.get_ident(), function)(*args, **kwargs)
+        return (substitute if threading.get_ident() == thread else function)(*args, **kwargs)
 
     setattr(home, name, call)
     try:
         yield
     finally:
         delattr(home, name) if inherited else setattr(home, name, function)
-        substitutes.clear()  # as another thread may still be in `call`, and hold it
