@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,10 +17,10 @@ from autopar.effects.operators import (
     bound_to,
     is_told_strides,
     may_draw,
+    names_in,
     outputs,
     returns_fresh,
     schemas_of,
-    strangers,
     written_arguments,
 )
 from autopar.effects.task import Task
@@ -29,13 +28,6 @@ from autopar.torch_private import pytree
 
 _NAMING = {"autopar", "functools", "operator", "torch"}  # whose objects may have names
 
-# Python's own operators that change their first argument, as `iadd` beside `add`.
-_IN_PLACE = {operator.setitem, operator.delitem} | {
-    getattr(operator, name)
-    for name in (f"i{each.rstrip('_')}" for each in dir(operator))
-    if hasattr(operator, name)
-}
-_IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
 _RESIZES = ("aten::resize", "aten::_resize", "aten::sparse_resize")  # and what begins so
 _TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
@@ -103,6 +95,8 @@ def is_plain(leaf: Any) -> bool:
 def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) -> Declared | None:
     """What a plain call of an operator writes, as the operator says; nothing is known of others.
 
+    Nor is anything of arguments by other names than declarations have, as `relu_(input=x)`.
+
     Raises:
         ValueError: It gives a tensor other memory, where tasks would not look for it.
 
@@ -127,27 +121,16 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
             "tensors that stay where they are. Use copy_, or do it before"
         )
         raise ValueError(msg)
-    if type(fn) is types.BuiltinFunctionType and getattr(operator, name, None) is fn:
-        return _pythons(args, in_place=fn in _IN_PLACE)
-    if is_method and (name in _IN_PLACE_METHODS or name == "__getitem__"):
-        return _pythons(args, in_place=name in _IN_PLACE_METHODS)
-    if not schemas:
+    if not schemas or kwargs.keys() - names_in(schemas) - {"out"}:  # a name of Python's alone
         return None
     generator, given_outputs = kwargs.get("generator"), outputs(schemas, kwargs)
-    written = [generator, *given_outputs.values(), *strangers(schemas, kwargs)]
+    written = [generator, *given_outputs.values()]
     for schema in schemas:
         written += written_arguments(schema, args, kwargs)
     random = generator is None and may_draw(operator_name, schemas, args, kwargs)
     fresh = not given_outputs and returns_fresh(fn)
     complete = operator_name.startswith("aten::")
     return Declared(_distinct(written), random, fresh, complete, is_told_strides(schemas))
-
-
-def _pythons(args: Arguments, *, in_place: bool) -> Declared | None:
-    """What is known of Python's own operators, which may run code of their arguments."""
-    if in_place and not (args and (issubclass(type(args[0]), MEMORY) or is_array(args[0]))):
-        return None  # a list or a result, say: no memory stands for what is in it
-    return Declared([*args[:in_place]], random=False, fresh=False, complete=False)
 
 
 def name_of(fn: Callable[..., Any]) -> str:

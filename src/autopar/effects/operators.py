@@ -27,10 +27,6 @@ _TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
-# Names that only Python's forms of operators have, of some or, as NumPy's, of many.
-PYTHONS = {"input", "out", "requires_grad", "axis", "keepdims", "x", "a", "x1", "x2", "other"}
-PYTHONS |= {"names", "check_invariants", "as_tuple", "from_", "mode", "tensor"}
-PYTHONS |= {"_random_samples", "dilatation"}
 _HOMES = (torch, torch.Tensor, *OPERATOR_HOMES)
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
@@ -144,17 +140,9 @@ def outputs(schemas: Schemas, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name in names and value is not None}
 
 
-def names_in(schemas: Schemas) -> dict[str, None]:
+def names_in(schemas: Schemas) -> set[str]:
     """The names of all arguments that an operator declares."""
-    return {name: None for schema in schemas for name in declares(schema).defaults}
-
-
-def strangers(schemas: Schemas, kwargs: Mapping[str, Any]) -> list[Any]:
-    """What may be written under a name that no declaration has, as by `relu_(input=x)`."""
-    told = [declares(schema) for schema in schemas]
-    names = {name for one in told for name in one.defaults}
-    writes = kwargs.keys() - names and any(one.written and not one.outputs for one in told)
-    return [value for name, value in kwargs.items() if name not in names] if writes else []
+    return {name for schema in schemas for name in declares(schema).defaults}
 
 
 def is_told_strides(schemas: Schemas) -> bool:

@@ -15,14 +15,13 @@ from autopar.effects.access import ANYWHERE
 from autopar.effects.calls import Declared, declared, is_plain, name_of, plain
 from autopar.effects.hidden import require_none_hidden
 from autopar.effects.memory import is_array, is_size, memory_in, random_numbers
-from autopar.effects.operators import PYTHONS, names_in, schemas_of
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
 from autopar.graph.traced_call import itself
 from autopar.lanes.handle import Handle
 from autopar.lanes.lane import require_text
-from autopar.refusal import check_taken, refuse_no_value, what
+from autopar.refusal import refuse_no_value, what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ class Program:
             msg = f"fn is {what(fn)}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         fn, args, kwargs = plain(fn, args, kwargs)
-        if kwargs and (schemas := schemas_of(fn)[1]):
-            check_taken(name_of(fn), kwargs.keys() - PYTHONS, names_in(schemas), "add's own")
         name = name_of(fn) if name is None or name == "" else name
         require_text("name", name)
         _require_list(writes, name)
@@ -97,7 +94,7 @@ class Program:
             *(name, fn, given, spec, place),
             cost_s=cost_s,
             keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
-            complete=traced if told is _UNTOLD or fn is operator.getitem else told.complete,
+            complete=traced if told is _UNTOLD else told.complete,
             may_queue=told is _UNTOLD and not traced,
             traced=traced,
         )
@@ -174,18 +171,6 @@ class Program:
                 )
                 raise RuntimeError(msg)
 
-    def order(self, first: Task, then: Task) -> None:
-        """Let a task wait for another."""
-        for task in (first, then):
-            if not isinstance(task, Task):
-                msg = (
-                    f"order was given {what(task)}; expected two tasks, as graph.add returns them."
-                )
-                raise TypeError(msg)
-            self._require_own(task, "order")
-        old = self.nodes[then.number]
-        self.nodes[then.number] = replace(old, after=old.after | {first.number})
-
     def in_order(self, *, tracks: bool) -> list[Node]:
         """The nodes, each with those that it comes after by what both read and write.
 
@@ -194,7 +179,7 @@ class Program:
         """
         all_before = self.hazards.before(tracks=tracks)
         return [
-            replace(node, after=node.after | before) if before else node
+            replace(node, after=frozenset(before)) if before else node
             for node, before in zip(self.nodes, all_before, strict=True)
         ]
 

@@ -13,7 +13,7 @@ import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from autopar.timing.measurement import format_seconds
@@ -34,7 +34,7 @@ class Job(NamedTuple):
         name: For people.
         resource: Where it runs, by name.
         cost_s: Seconds that it takes by itself.
-        after: Numbers of jobs, counted in the order they are given, that must end before it.
+        after: Numbers of jobs given before it that must end before it.
     """
 
     name: str
@@ -116,21 +116,15 @@ def schedule(
     """Order jobs, give them lanes, and find the waits that they need.
 
     Of jobs that could go next, the one goes first that has most to come after it (its upward
-    rank). Where there are few jobs, chance tries other orders, in half of which a lane may stand
-    idle for a job that is not ready yet, and the shortest schedule is kept.
+    rank). Where there are few jobs, chance tries other orders, and the shortest schedule is kept.
 
     Args:
-        jobs: What to do; `after` may name jobs that come later in the list.
+        jobs: What to do.
         resources: Each resource that a job names.
         tries: How many other orders to try; fewer for more jobs if not given.
-
-    Raises:
-        ValueError: Jobs wait for each other in a circle, cost no time that there is, or name a
-            resource or a job that is not there; or a resource has no lanes.
     """
-    _check(jobs, resources)
-    order, costs_s = _topological(jobs), [job.cost_s for job in jobs]
-    ranks = _upward_ranks(jobs, order, costs_s)
+    costs_s = [job.cost_s for job in jobs]
+    ranks = _upward_ranks(jobs, costs_s)
     # One after another any order is as long, and that of the program needs the least memory.
     in_turn = [min(resource) for resource in resources.values()] == [1]
     best = _by_rank(jobs, resources, range(0, -len(jobs), -1) if in_turn else ranks)
@@ -143,8 +137,8 @@ def schedule(
         spread_s = _SPREADS[number % len(_SPREADS)] * max(ranks)
         # All above zero, so that who comes after another has the lower rank of both.
         others_s = [cost_s + spread_s * chance.uniform(0.01, 1) for cost_s in costs_s]
-        others = _upward_ranks(jobs, order, others_s)
-        other = _by_rank(jobs, resources, others, idle=bool(number % 2))
+        others = _upward_ranks(jobs, others_s)
+        other = _by_rank(jobs, resources, others)
         best = min(best, other, key=operator.itemgetter(0))
     return Schedule(tuple(jobs), _on_lanes(jobs, resources, best[1]))
 
@@ -154,69 +148,30 @@ def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     costs_s, work_s = [job.cost_s for job in jobs], dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s / min(resources[job.resource])
-    return max([0.0, *_upward_ranks(jobs, _topological(jobs), costs_s), *work_s.values()])
+    return max([0.0, *_upward_ranks(jobs, costs_s), *work_s.values()])
 
 
-def _topological(jobs: Sequence[Job]) -> list[int]:
-    """All jobs, each behind those that it comes after; a ValueError names those in a circle."""
-    try:
-        return [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
-    except CycleError as error:
-        circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
-        msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
-        raise ValueError(msg) from None
-
-
-def _upward_ranks(
-    jobs: Sequence[Job], order: Sequence[int], costs_s: Sequence[float]
-) -> list[float]:
+def _upward_ranks(jobs: Sequence[Job], costs_s: Sequence[float]) -> list[float]:
     """Seconds from each job's start to the end of the longest chain that begins with it."""
     ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
-    for number in reversed(order):
+    for number in reversed(range(len(jobs))):
         ranks[number] += costs_s[number]
         for before in jobs[number].after:
             ranks[before] = max(ranks[before], ranks[number])
     return ranks
 
 
-def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
-    for name, resource in resources.items():
-        if min(resource) < 1:
-            msg = f"resource {name!r} is {resource}; expected at least one lane, and one at once."
-            raise ValueError(msg)
-    for job in jobs:
-        if not 0 <= job.cost_s < float("inf"):
-            msg = f"job {job.name!r} costs {job.cost_s!r} s; expected seconds, from 0 up."
-            raise ValueError(msg)
-        if job.resource not in resources:
-            there = ", ".join(resources)
-            msg = f"job {job.name!r} is to run on {job.resource!r}; expected one of {there}."
-            raise ValueError(msg)
-        if not all(0 <= before < len(jobs) for before in job.after):
-            msg = f"job {job.name!r} comes after {job.after}; expected numbers of {len(jobs)} jobs."
-            raise ValueError(msg)
-
-
 def _by_rank(
-    jobs: Sequence[Job],
-    resources: dict[str, Resource],
-    ranks: Sequence[float],
-    *,
-    idle: bool = False,
+    jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
 ) -> tuple[float, list[Placed]]:
     """Simulate jobs that are begun by rank, the highest first, as their resources come free.
 
     Returns when the last one ends, and where all are.
-
-    If `idle`, a resource waits for the next by rank where another job is ready before that.
     """
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
     ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
     free = {name: min(resource) for name, resource in resources.items()}
-    to_come: dict[str, list[int]] = {name: [] for name in resources}  # the next one is last
-    for number in sorted(range(len(jobs)), key=ranks.__getitem__) if idle else ():
-        to_come[jobs[number].resource].append(number)
     placed: list[Placed] = []
     running: list[tuple[float, int]] = []
     now_s = 0.0
@@ -224,10 +179,8 @@ def _by_rank(
         for number in sorter.get_ready():
             heapq.heappush(ready[jobs[number].resource], (-ranks[number], number))
         for name, waiting in ready.items():
-            while free[name] and waiting and not (idle and to_come[name][-1] != waiting[0][1]):
+            while free[name] and waiting:
                 number = heapq.heappop(waiting)[1]
-                if idle:
-                    to_come[name].pop()
                 end_s = now_s + jobs[number].cost_s
                 placed.append((now_s, end_s, number))
                 heapq.heappush(running, (end_s, number))

@@ -17,7 +17,6 @@ import torch
 
 from autopar.effects.memory import Closed
 from autopar.effects.task import Task
-from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
 from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
@@ -111,14 +110,12 @@ class TaskGraph(Closed):
         shapes and modes are those of this call; tensors, be they given or found by the function,
         keep their places, and are read anew in each run. Results are not tracked by autograd, and
         equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
-        singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
+        singular values or eigenvalues alone.
 
-        A number that the data decides, as `x.sum().item()`, is computed in each run; code
-        that prints it or decides by it is refused. Use `isinstance`: `type(n) is float` is false.
-
-        Nothing is changed here: buffers, random numbers and all else that the function changes in
-        a call change in each run, or the function is refused. No other thread may draw random
-        numbers meanwhile, or run what `torch.compile` makes.
+        Nothing is changed here: tensors that the function changes in place, and random numbers,
+        change in each run, and a function that changes anything else is refused, as is one that
+        uses a number or shape that the data decides. No other thread may draw random numbers
+        meanwhile, or run what `torch.compile` makes.
 
         Args:
             fn: A function or a module.
@@ -126,12 +123,12 @@ class TaskGraph(Closed):
             **kwargs: Its keyword arguments.
 
         Returns:
-            The graph, and what the function returned, with tasks in place of tensors and of a
-            number by itself, for `run[result]`.
+            The graph, and what the function returned, with tasks in place of tensors, for
+            `run[result]`.
 
         Raises:
-            ValueError: It can't be traced, as when it does one thing or another depending on the
-                data, or counts its calls; the message has the reason, with the line or the name.
+            ValueError: It can't be traced, as when it decides by the data, counts its calls, or
+                runs in inference mode; the message has the reason, with the line or the name.
 
         >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
         >>> graph.run()[result]
@@ -155,23 +152,12 @@ class TaskGraph(Closed):
         self._planned = None
         return result
 
-    def order(self, first: Task, then: Task) -> None:
-        """Let a task wait for another, whatever their arguments are.
-
-        Raises:
-            ValueError: A task is of another graph.
-            TypeError: Something is no task.
-        """
-        self._program.order(first, then)
-        self._planned = None
-
     def plan(self) -> Plan:
         """Which lane each task and copy goes to, in which order, and what it waits for.
 
         Tasks that take longer to the end go first, by costs that were given or measured.
 
         Raises:
-            ValueError: Tasks wait for each other in a circle.
             RuntimeError: A module that was traced has other tensors as its weights now, or the
                 default dtype is another.
         """
@@ -192,7 +178,7 @@ class TaskGraph(Closed):
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
-            ValueError: As `plan` does.
+            RuntimeError: As `plan` does, or the graph is running.
         """
         for _ in self._alone():
             run = self._ran(self.plan(), timed=timed)
@@ -230,23 +216,6 @@ class TaskGraph(Closed):
         for _ in self._alone():
             run = self._ran(self.plan(), in_order=True)
         return run
-
-    def check(self) -> list[str]:
-        """Run the tasks one after another, and hold them to what their `writes` says.
-
-        Returns:
-            A sentence for each tensor that torch's operators change in a task that did not say so,
-            or read though it was not given and another task changes it; and for random numbers.
-
-        Raises:
-            Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was
-                given, or that its function holds, and that is not in its `writes`.
-        """
-        for _ in self._alone():
-            plan = self.plan()
-            audit = Audit(plan.nodes, plan._guard.hazards)
-            self._ran(plan, in_order=True, audit=audit)
-        return audit.sentences()
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
         """Run the tasks and keep each one's time; later plans are made by it.
