@@ -17,7 +17,7 @@ from autopar.transfer.copy_plan import ALIGNMENT, Pack
 _NO_MEMORY = "a tensor without memory of its own"
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
-_kind_of = operator.attrgetter("dtype", "device", "requires_grad")
+_kind_of = operator.attrgetter("dtype", "requires_grad")
 
 
 Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]  # of a dense tensor
@@ -77,7 +77,7 @@ def alike(tensors: list[torch.Tensor], device: torch.device) -> Block | None:
     try:
         if not first.dim() or not first.is_contiguous() or not set(map(type, tensors)) <= PLAIN:
             return None
-        if set(map(_kind_of, tensors)) != {(first.dtype, device, False)}:
+        if set(map(_kind_of, tensors)) != {(first.dtype, False)}:
             return None
         if len(set(map(torch.Tensor.stride, tensors))) > 1 or not _have_memory(tensors):
             return None

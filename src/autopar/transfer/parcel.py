@@ -84,23 +84,22 @@ class Parcels(ABC):
     def _fill(self, until_s: float) -> None:
         """Make the loads of the next item, and of small ones to travel with it that come soon."""
         group: list[Any] = []
-        room_bytes = self._slot_bytes
+        room_bytes, small_bytes, together = self._slot_bytes, self._small_bytes, self._together
         try:
-            while True:
-                size_bytes = self._take(group)
+            for size_bytes in self._coming(group):
                 if len(group) == 1 and size_bytes > self._tiny_bytes:
                     room_bytes = self._most_bytes
                 room_bytes -= size_bytes
-                if size_bytes > min(self._small_bytes, room_bytes) or len(group) >= self._together:
+                if size_bytes > small_bytes or size_bytes > room_bytes or len(group) >= together:
                     break
                 if not self._given and time.perf_counter() > until_s:
                     break
-        except StopIteration:
-            self._is_over = True
+            else:
+                self._is_over = True
         except Exception as error:
             self._end_by(error)
         try:
-            alone = len(group) > 1 and size_bytes > self._small_bytes
+            alone = len(group) > 1 and size_bytes > small_bytes
             first, last = (group[:-1], group[-1:]) if alone else (group, [])
             number = self._number + len(first)
             if first:
@@ -109,6 +108,14 @@ class Parcels(ABC):
                 self._make(last)
         except Exception as error:
             self._end_by(error)
+
+    def _coming(self, group: list[Any]) -> Iterator[int]:
+        """Add items of the source as long as they are asked for, and tell the size of each."""
+        while True:
+            try:
+                yield self._take(group)
+            except StopIteration:
+                return
 
     @abstractmethod
     def _take(self, group: list[Any]) -> int:
