@@ -169,7 +169,8 @@ class TaskGraph(Closed):
     def run(self, *, timed: bool = False) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
-        What tasks change in place, they change anew in each run.
+        What tasks change in place, they change anew in each run. What one sets in context
+        variables, later ones of the same run may see.
 
         Args:
             timed: Whether the run is to know its timeline where tasks are on a GPU: two events for
