@@ -71,7 +71,7 @@ def test_ctrl_c_ends_it_quietly_while_it_imports(module, tmp_path):
 
 
 def test_ctrl_c_ends_it_quietly_while_it_works():
-    command = [sys.executable, "-m", "autopar", "timeline", "/dev/stdin"]
+    command = [sys.executable, "-m", "autopar", "timeline", "-"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": SOURCES}, **pipes) as process:
         process.stdin.write(b" " * 2**20)  # more than a pipe holds, so it reads

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--top", type=_count, metavar="N", help="show N findings, and N rows a table (default 10)")
     add("--gpu", metavar="GPU", help="look at this GPU only, as 0 or 'rank 1 *'")
     add("--range", dest="range_name", metavar="GLOB", help=_RANGE)
-    add("--list-ranges", action="store_true", help="name the ranges in place of the report")
+    add("--list-ranges", action="store_true", help="print the names of all ranges, and no more")
     add("--compare", type=_place, metavar="OTHER", help="say what changed since this older trace")
     add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
     for ending, what in _OUTPUTS.items():
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place(text: str) -> Path:
-    """A path; `-` alone is standard output, and `./-` a file."""
+    """A path; `-` alone is standard input or output, and `./-` a file."""
     path = Path(text)
     return path.absolute() if text != "-" and path == Path("-") else path
 

@@ -79,7 +79,7 @@ def test_no_gap_is_counted_for_the_error_of_sums() -> None:
         )
         seen = Report(trace(*work, operators=host), name="t")
         gaps = {finding.cause: finding.gaps for finding in seen._idle}
-        assert gaps == {"queued": 30, "elsewhere": 30}, "the operators begin with the launches"
+        assert gaps == {"unknown": 30, "elsewhere": 30}, "the operators begin with the launches"
 
 
 def random_call(name: str, start: int, length: int, thread: int) -> Span:
@@ -114,23 +114,36 @@ def test_the_parts_of_all_gaps_are_all_gaps(
 
 def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     finding = findings(gap(call("cudaFree", 4.1, 4.3), call("cudaMalloc", 4.5, 5.4)))["allocated"]
-    assert finding.why == "1 time it was idle while the host was in cudaMalloc."
-    assert [span.name for span in finding.evidence] == ["cudaMalloc", "GPU 0 idle"]
+    assert finding.why.startswith("Once it was idle while the host was in cudaMalloc.")
+    assert [span.name for span in finding.evidence] == ["cudaMalloc", "GPU 0 idle", "gemm"]
     assert finding.evidence[1].start_s == pytest.approx(4 * MS)
     assert finding.evidence[1].end_s == pytest.approx(6 * MS)
+    assert finding.why.endswith("the host was in cudaMalloc."), "all is of one gap"
+    twice = "kernel 0.001..4 by 0; kernel 6..9 by 5.985; kernel 12..13 by 11.985"
+    wait = "call cudaStreamSynchronize"
+    why = findings(parsed(f"{twice}; {wait} 3..5.5; {wait} 8..11"))["synchronised"].why
+    assert why.endswith("The gap that lost most to it lost 3.000 ms.")
+    after = "kernel 0..4 by -1; kernel 3..5.995 gpu=1; kernel 6..9 by 0.2"
+    queued = findings(parsed(f"{after}; call cudaStreamWaitEvent 0.1..0.11"))["queued"]
+    assert queued.why.endswith("until work of another GPU ended."), "what it costs nobody knows"
     steps = (named("ProfilerStep#3", 0, 8), named("augment", 4.1, 5.9), named("crop", 5, 5.1))
     finding = findings(gap(ranges=steps))["elsewhere"]
-    assert finding.why.endswith("What was named then: augment.")
+    assert "In the longest it was in augment." in finding.why
     assert finding.evidence[0].name == "augment"
     python = (named("train.py(9): step", 0, 9), named("json.py(3): load", 4.2, 5.8))
-    assert "named then: json.py(3): load." in findings(gap(python=python))["elsewhere"].why
+    assert "was in json.py(3): load." in findings(gap(python=python))["elsewhere"].why
     # What was not recorded, or what another thread did, nobody knows to be no reason.
     assert "in no call or operator that was recorded" in findings(gap())["elsewhere"].why
     # Of a range, what counts is its share of the time that has no other cause.
     waits = call(SYNC, 4.1, 5.3), call("cudaFree", 5.3, 5.4)
     steps = (named("step", 0, 8), named("augment", 5.45, 5.95), named("load", 4, 5.4))
-    assert "named then: augment." in findings(gap(*waits, ranges=steps))["elsewhere"].why
-    assert "What was named then: Python." in findings(gap())["elsewhere"].why
+    assert "was in augment." in findings(gap(*waits, ranges=steps))["elsewhere"].why
+    assert "it was in no named range." in findings(gap())["elsewhere"].why
+    # The longest is outside of the range that the other lies in.
+    two = "kernel 0..4 by -0.01; kernel 6..7 by 5.985; kernel 10..12 by 9.985; range crop 4..6"
+    finding = findings(parsed(two))["elsewhere"]
+    assert finding.why.startswith("3 times it was idle")
+    assert "it was in no named range." in finding.why
 
 
 def test_a_range_that_ends_in_a_gap_is_idle_for_what_its_thread_did() -> None:
@@ -147,7 +160,7 @@ def test_a_range_that_ends_in_a_gap_is_idle_for_what_its_thread_did() -> None:
     assert lost("range log {}") == {"elsewhere": 11.8}
     assert lost("operator aten::sort {} 3") == {"elsewhere": 11.8}, "what a bystander did is none"
     twin = lost("operator aten::sort {}", second_by=-1)
-    assert twin == {"queued": 5.9, "cpu": 5.9}, "the host was not late, once"
+    assert twin == {"unknown": 5.9, "cpu": 5.9}, "the host was not late, once"
     whole = parsed(f"kernel 0.001..4 by 0; range {LOADER} 4..10; range step 0..10")
     assert costs(whole) == {"ended": 6}, "after all work that was recorded, nobody waits"
 
@@ -168,11 +181,11 @@ def test_gaps_within_the_error_of_a_profiler_have_no_cause() -> None:
     assert split(replace(late, alignment_error_s=4e-6)) == {"brief": 0.002, "unknown": 0.003}
 
 
-def test_where_copies_were() -> None:
+def test_where_copies_were_and_how_fast() -> None:
     pageable = "kernel 0..4; copy 2..6 memory=pageable size=8000000; kernel 6..9"
     finding = findings(parsed(pageable))["pageable"]
     assert finding.cost_s == pytest.approx(2 * MS), "what no compute hides"
-    assert finding.why.startswith("1 of 1 copies used pageable memory")
+    assert "1 copy, 8.00 MB at 2.00 GB/s, used" in finding.why
     assert "(stream 7)" in findings(parsed("kernel 0..2; copy 2..3 stream=7"))["one stream"].why
     unknown = [replace(work, stream="") for work in (kernel(0, 2), copy(2, 3))]
     assert list(costs(trace(*unknown))) == ["bare copies"]
@@ -185,7 +198,7 @@ def test_only_copies_that_were_exposed_are_counted_and_listed() -> None:
     """As where all but the last are hidden behind computing."""
     hidden = "; ".join(f"copy {i}..{i + 0.9}" for i in range(9))
     finding = findings(parsed(f"kernel 0..9.5; {hidden}; copy 9..10"))["bare copies"]
-    assert finding.why.startswith("1 of 10 copies ran while nothing")
+    assert finding.why.startswith("1 of 10 copies, 1.00 MB at 1.00 GB/s, ran while nothing")
     assert [round(span.start_s / MS) for span in finding.evidence] == [9]
     assert costs(parsed(f"kernel 0..9.5; {hidden}")) == {}
 

@@ -134,7 +134,7 @@ def test_reading_leaves_no_trace_and_needs_no_right_to_write(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_damaged_database_is_refused(tmp_path):
+def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
     path = tmp_path / "x.sqlite"
     write_nsys(path)
     with closing(sqlite3.connect(path)) as connection:
@@ -143,10 +143,13 @@ def test_a_damaged_database_is_refused(tmp_path):
     data = bytearray(path.read_bytes())
     data[(page - 1) * 512 : page * 512] = b"\xff" * 512
     path.write_bytes(data)
-    for content in (data, data[:700]):
-        path.write_bytes(content)
-        with pytest.raises(TraceError, match=r"x\.sqlite.* can't be read: .* Export it again"):
-            read_evidence(path)
+    trace = read_evidence(path)
+    assert len(trace.work) == 5
+    assert any("NVTX_EVENTS was read in part only" in words for words in trace.warnings)
+    assert list(trace.doubts) == ["host"], "of the GPU's work all is there"
+    path.write_bytes(data[:700])
+    with pytest.raises(TraceError, match=r"x\.sqlite"):
+        read_evidence(path)
 
 
 def test_an_export_that_the_tool_itself_made_is_read():

@@ -12,7 +12,7 @@ from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.report import Report
-from autopar.traces.trace import Trace
+from autopar.traces.trace import OF_TORCH, Trace
 
 
 def text_of(some: Trace, **options: str) -> str:
@@ -28,7 +28,7 @@ BUSY = parsed(
 def test_figures_and_findings_in_words() -> None:
     said = text_of(BUSY)
     assert said.startswith("t\n=\n2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms.\n")
-    limit = "at least 6.000 ms (compute alone), with kernels and copies as fast"
+    limit = "at least 6.000 ms, which is computing alone, with kernels and copies as fast"
     assert f"It takes {limit}" in " ".join(said.split())
     assert re.search(r"GPU 0 +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)
@@ -39,14 +39,22 @@ def test_figures_and_findings_in_words() -> None:
     assert "It has no launches" in text_of(parsed("kernel 0..4"))
 
 
-def test_a_comparison_says_what_did_nothing_and_refuses_what_may_lack_a_part() -> None:
+def test_what_takes_longest_is_said_in_words() -> None:
+    for way, words in (("to_host", "to the host"), ("from_host", "from the host")):
+        said = Report(parsed(f"kernel 0..1; copy 1..9 way={way}"), name="t").verdict()[1]
+        assert said.startswith(f"It takes at least 8.000 ms, which is copying {words} alone, with")
+
+
+def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
     def told(before: Trace, range_name: str | None = None) -> str:
         reports = (Report(one, name="t", range_name=range_name) for one in (before, BUSY))
         return as_text([comparison(*reports)])
 
-    for before in (replace(BUSY, doubts={"GPU 1": "Late."}), replace(BUSY, is_cut=True)):
-        with pytest.raises(ValueError, match="t can't be compared, as a part of it may be missing"):
-            told(before)
+    alone = parsed("kernel 0..4")
+    for before in (replace(BUSY, doubts={"GPU 1": "Late."}), replace(alone, is_cut=True)):
+        assert re.search(r"\nGPU 1 busy +not known +4.000 ms\n", told(before))
+    assert re.search(r"\nGPU 1 busy +not there +4.000 ms\n", told(alone))
+    # Twins: what is there and did nothing, or something.
     nothing = told(parsed("kernel 0..4; kernel 6..8 gpu=1; range step 0..5"), "step")
     assert re.search(r"\nGPU 1 busy +0 s +1.500 ms +new\n", nothing)
     assert re.search(r"\nGPU 1 idle +5.000 ms +1.500 ms +-70.0 %\n", nothing)
@@ -82,7 +90,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(BUSY, range_name="st?p")
-    assert "Limited to 'st?p', 2 in number, 6.000 ms in all" in said
+    assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
     assert re.search(r"1: step +0\.000 ms +5\.000 ms +80\.0 %", said)
     assert re.search(r"2: step +8\.000 ms +1\.000 ms +50\.0 %", said)
     data = Report(BUSY, name="t", range_name="step").data()
@@ -126,9 +134,9 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     assert "No work of a GPU is in it." in said
     assert re.search(r"\nstep +1 +5\.000 ms", said), "the drawing has no names"
     assert "Why no more overlap?" not in said
-    assert "And 1 rows more: --top 2 shows them." in as_text(
-        Report(of_cpu, name="t", top=1).sections()
-    )
+    assert "on_trace_ready" not in said
+    assert "on_trace_ready" in text_of(replace(of_cpu, origin=OF_TORCH))
+    assert "And 1 more: see --list-ranges." in as_text(Report(of_cpu, name="t", top=1).sections())
     assert text_of(trace()).startswith("t\n=\n")
 
 
@@ -144,7 +152,7 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     assert "GPU 0 did nothing in 'step', as far as was recorded." in said
     assert "ProfilerActivity" not in said, "what is elsewhere was recorded"
     three = parsed("kernel 1..2; kernel 6..7 gpu=1; kernel 6..7 gpu=2; range step 0..5")
-    assert "GPU 1, GPU 2 did nothing in 'step'" in text_of(three, range_name="step")
+    assert "GPU 1 and 1 more did nothing in 'step'" in text_of(three, range_name="step")
     assert "did nothing" not in text_of(three)
     assert "GPU 1 did nothing in 'step'" in text_of(three, range_name="step", gpu="1")
     assert "did nothing" not in text_of(three, range_name="step", gpu="0")
@@ -174,8 +182,8 @@ def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(
 
 
 def test_a_page_has_bars_and_code_where_a_terminal_has_characters() -> None:
-    busy = parsed("kernel 0..4; copy 4..8 memory=pageable")
-    text = as_page(Report(busy, name="t").sections(), title="t")
-    assert "<code>non_blocking=True</code>" in text
-    assert re.search(r"gradient\([^<]+ 50\.0%[^<]+>50\.0&nbsp;%</td>", text)
+    reports = Report(BUSY, name="t"), Report(replace(trace(), origin=OF_TORCH), name="u")
+    text = as_page([one for report in reports for one in report.sections()], title="t")
+    assert "<code>on_trace_ready</code>" in text
+    assert re.search(r"gradient\([^<]+ 63\.6%[^<]+>63\.6&nbsp;%</td>", text)
     assert not re.search(r"`|###|\.\.\.\.", text)

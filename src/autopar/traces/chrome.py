@@ -14,7 +14,7 @@ from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
 from autopar.traces.check import LATEST_US, LONGEST_US, evidence_of, number, whole_number, work_tag
 from autopar.traces.event_text import EventText
-from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
@@ -137,7 +137,7 @@ class Events:
                 )
             handed = {own: to.pop() for own, to in self._handed.items() if len(to) == 1}
             trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
-            trace = replace(trace, origin="a trace of torch.profiler")
+            trace = replace(trace, origin=OF_TORCH)
         if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
         if self._others:
@@ -155,9 +155,8 @@ class Events:
         return (
             f"no work of a GPU and no named range is in it.{others} Profile with "
             f"ProfilerActivity.CUDA, or, without a GPU, name what is to be seen: with "
-            f"autopar.annotate('step'): ... A profiler with a schedule keeps one cycle only: "
-            f"export it in `on_trace_ready`, or give `repeat=1`. Other tools and accelerators "
-            f"are not supported."
+            f"autopar.annotate('step'): ... {ONE_CYCLE} Other tools and accelerators are not "
+            f"supported."
         )
 
     def _hand_over(self, event: Event) -> None:

@@ -24,9 +24,9 @@ from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
 from autopar.traces.trace import HOST, TraceError
 
-VERSION = 6  # of the JSON; changed when what was there goes or means something else
+VERSION = 5  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
-STANDARD = Path("-")  # output
+STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
@@ -47,6 +47,14 @@ class Options:
     fail_under: float | None = None  # for the share of the lower bound in the time
     outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
 
+    def report(self, path: Path, name: str) -> Report:
+        """The report of one trace."""
+        if path == STANDARD and sys.stdin is None:
+            msg = "standard input is closed; expected a trace there. Name a file."
+            raise TraceError(msg)
+        trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
+        return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
+
 
 def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, int]:
     """Report on trace files or folders of them, each on its own clock.
@@ -56,19 +64,20 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     """
     paths = _paths(files)
     _require_own_files(options.outputs, [*paths, *([options.compare] if options.compare else [])])
+    others = [*options.outputs, *["fail-under"] * (options.fail_under is not None)]
+    if options.list_ranges and others:
+        msg = f"--list-ranges only prints; got --{others[0]}. Leave one out."
+        raise ValueError(msg)
     reports, errors = _reports(paths, files, options)
     left_out = [str(error) for error in errors.values()]
     unread = [name for name, error in errors.items() if isinstance(error, TraceError)]
     read = UNREAD if {*unread} & {*map(str, files)} else DONE
+    if options.list_ranges:
+        return _shown([report.ranges() for report in reports], left_out), read
     first, ranks = _beside(reports, options)
     sections = [*first, *(section for report in reports for section in report.sections())]
-    shown = sections
-    if options.brief:
-        brief = (Section(it.name, [*it.verdict(), *it.remarks()], level=1) for it in reports)
-        shown = [*first, *brief]
-    if options.list_ranges:
-        shown = [report.ranges() for report in reports]
-    text = _shown(shown, left_out)
+    brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
+    text = _shown([*first, *brief] if options.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     for name, path in options.outputs.items():
@@ -100,13 +109,8 @@ def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tup
     if worst < least:
         shown = math.floor(1_000 * worst) / 10  # never as much as it is under
         return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
-    held = [
-        it.name
-        for it in reports
-        if it.limit_share() is not None
-        and not (it.view.trace.is_cut or it.view.trace.doubts.keys() - {HOST})
-    ]
-    names = ", ".join([*(it.name for it in reports if it.name not in held), *unread])
+    held = [each for each in reports if each.view.trace.is_whole and each.limit_share() is not None]
+    names = ", ".join([*(each.name for each in reports if each not in held), *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
     return (why, UNREAD) if names else ("", DONE)
 
@@ -126,7 +130,7 @@ def _paths(files: Sequence[Path]) -> list[Path]:
 
 def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
     """Refuse to write over what is read, or over another output."""
-    taken = {os.path.realpath(path): "a file that is read" for path in paths}
+    taken = {os.path.realpath(path): "a file that is read" for path in paths if path != STANDARD}
     for name, path in outputs.items():
         place = os.path.realpath(path)
         if place in taken:
@@ -153,8 +157,7 @@ def _reports(
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            only = {"range_name": options.range_name, "gpu": options.gpu}
-            reports.append(Report(read_evidence(path), name=name, top=options.top, **only))
+            reports.append(options.report(path, name))
         except OSError as error:
             errors[str(path)] = TraceError(f"{path}: {error.strerror}")
         except TraceError as error:
@@ -186,42 +189,55 @@ def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section],
 def comparison(before: Report, after: Report) -> Section:
     """What has changed from one trace to another: times, and what idle time is due to.
 
-    Of a range it is the mean of each time, since one trace may have it more often.
+    Of a range it is the mean of each time, since one trace may have it more often. Of traces that
+    were read in part, or are in doubt, the times alone: the rest may be missing.
     """
     reports = before, after
-    for report in reports:
-        if report.view.trace.is_cut or report.view.trace.doubts:
-            why = " ".join(report.remarks())
-            msg = f"{report.name} can't be compared, as a part of it may be missing. {why}"
-            raise ValueError(msg)
+    said = [f"{before.name}: {remark}" for remark in before.remarks()]
+    is_certain = not any(it.view.trace.is_cut or it.view.trace.doubts for it in reports)
+    if not is_certain:
+        said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
     columns = [_told(report) for report in reports]
-    least_s = LEAST_SHARE * max(told["time"] for told in columns)
+    least_s = LEAST_SHARE * max(told["", "time"] for told in columns)
     rows = []
-    for words in dict.fromkeys(chain(*columns)):
-        before_s, after_s = (told.get(words, 0.0) for told in columns)
-        if max(before_s, after_s) >= least_s:
-            change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
-            rows.append((words, format_seconds(before_s), format_seconds(after_s), change))
+    for gpu, words in dict.fromkeys(chain(*columns)):
+        before_s, after_s = times_s = [told.get((gpu, words), 0.0) for told in columns]
+        if max(times_s) < least_s:
+            continue
+        seen = zip(columns, reports, strict=True)
+        whys = ["" if (gpu, words) in told else _missing(report, gpu) for told, report in seen]
+        cells = [why or format_seconds(s) for why, s in zip(whys, times_s, strict=True)]
+        change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
+        rows.append((words, *cells, "" if any(whys) else change))
+    headers, shown = ("what", "before", "after", "change"), 3 + is_certain
     which = "each as a whole: --range compares steps"
     if before.view.range_name is not None:
         times = [f"{len(each.view.occurrences):,}" for each in reports]
         which = f"each time on average, of {times[0]} and of {times[1]}"
     caption = f"{before.name}, and then {after.name}: {which}"
-    table = tabulate(("what", "before", "after", "change"), rows, caption=caption)
-    return Section("Before and after", [table], level=1)
+    table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
+    return Section("Before and after", [*said, table], level=1)
 
 
-def _told(report: Report) -> dict[str, float]:
-    """Words -> seconds: what a comparison has of one report."""
+def _told(report: Report) -> dict[tuple[str, str], float]:
+    """GPU and words -> seconds: what a comparison has of one report."""
     nothing = {"busy_s": 0.0, "idle_s": report.window_s, "exposed_s": {}, "idle_by_cause_s": {}}
-    told = {"time": report.window_s}
+    told = {("", "time"): report.window_s}
     for gpu, its in (dict.fromkeys(report.view.gpus, nothing) | report.figures).items():
-        told |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
-        told |= {f"{gpu} {sort} exposed": s for sort, s in its["exposed_s"].items() if s}
+        told |= {(gpu, f"{gpu} {words}"): its[f"{words}_s"] for words in ("busy", "idle")}
+        told |= {(gpu, f"{gpu} {sort} exposed"): s for sort, s in its["exposed_s"].items() if s}
         causes_s = its["idle_by_cause_s"]
-        told |= {f"{gpu}: {CAUSES[cause].title}": s for cause, s in causes_s.items()}
+        told |= {(gpu, f"{gpu}: {CAUSES[cause].title}"): s for cause, s in causes_s.items()}
     times = max(len(report.view.occurrences), 1)
-    return {words: seconds / times for words, seconds in told.items()}
+    return {key: seconds / times for key, seconds in told.items()}
+
+
+def _missing(report: Report, gpu: str) -> str:
+    """Why a report has no time of a GPU, in two words; empty if that is none."""
+    trace = report.view.trace
+    if trace.is_cut or not trace.doubts.keys().isdisjoint({gpu, HOST, "GPUs"}):
+        return "not known"
+    return "" if gpu in {*report.view.gpus, *report.figures} else "not there"
 
 
 def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar.display.format import format_seconds
+from autopar.display.format import figures, format_seconds
 from autopar.timeline.intervals import (
     Intervals,
     common,
@@ -56,7 +56,7 @@ CAUSES = {
         "The profiler held the host up",
         "Let the profiler warm up, as with `torch.profiler.schedule(wait=1, warmup=1, active=3)`.",
         "tools/plot_2_three_clocks_one_answer",
-        "while the profiler was at work: without it, this time is not lost.",
+        "while the profiler was at work ({names}): without it, this time is not lost.",
     ),
     "synchronised": Cause(
         "The host waited before it launched more",
@@ -86,8 +86,13 @@ CAUSES = {
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "Launch less: batch operators and copies, compile them, or replay them as a CUDA graph.",
+        "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
+    ),
+    "sending": Cause(
+        "The host sends small copies one by one",
+        "Send small tensors together: put them into one, and copy once.",
+        "copies/plot_8_send_small_tensors_together",
     ),
     "cpu": Cause(
         "An operator held the host up",
@@ -99,7 +104,7 @@ CAUSES = {
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
         "while the thread that launches was in no call or operator that was recorded: it ran "
-        "Python, or waited, as for another thread. What was named then: {names}.",
+        "Python, or waited, as for another thread. In the longest it was in {names}.",
     ),
     "brief": Cause(
         "Moments between kernels",
@@ -109,10 +114,10 @@ CAUSES = {
         is_fact=True,
     ),
     "queued": Cause(
-        "Launched work waited in its queue",
+        "Launched work waited for an event",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
-        "while the next work was launched already and stood in its queue, as behind an event.",
+        "while the next work stood in its queue, behind an event, until work of another GPU ended.",
         is_fact=True,
     ),
     "ended": Cause(
@@ -261,8 +266,19 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         if waited_s:
             waited = f"{format_seconds(waited_s)} more were waiting for other ranks"
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
-        noun = "exchanges" if key == "communication" else "copies"
-        work = f"{int((exposed_s > 0).sum()):,} of {len(group):,} {noun}"
+        one, many = ("exchange", "exchanges") if key == "communication" else ("copy", "copies")
+        of_all = f" of {len(group):,} {many}" if len(group) > 1 else f" {one}"
+        work = _amount(group[exposed_s > 0], of_all)
         why = cause.what.format(work=work, waited=waited, streams=streams)
         most = np.argsort(-exposed_s, kind="stable")[: min(SHOWN, int((exposed_s > 0).sum()))]
         yield Finding(key, usage.name, cost_s, why, group[most].spans())
+
+
+def _amount(work: Records, of_all: str) -> str:
+    """How many there were, and how much they moved and how fast, if the trace tells."""
+    sized = work[work.sizes_bytes != UNKNOWN]
+    size_bytes, busy_s = int(sized.sizes_bytes.sum()), length_s(covered(sized.times_s))
+    if not size_bytes or not busy_s:
+        return f"{len(work):,}{of_all}"
+    rate = figures(size_bytes / busy_s / 1e9)
+    return f"{len(work):,}{of_all}, {figures(size_bytes / 1e6)} MB at {rate} GB/s,"

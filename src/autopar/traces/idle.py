@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from autopar.display.format import shortened
+from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
@@ -20,7 +20,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, START_S, Finding
+from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import BRIEF_S, WITHIN, Usage, View, sort_of
 
@@ -40,6 +40,7 @@ _DONE = (
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
     "operators": ("cpu", "called"),
+    "sending": ("cpu", "called"),
     "elsewhere": ("named",),
 }
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
@@ -52,6 +53,7 @@ _CALLS = re.compile(
     r"|Mem(?:Create|Map|Unmap|Release|SetAccess)))"
 )
 _TORCHS = re.compile(r"(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)")
+_WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
 _WAITS_TOO = ("allocated", "loader", "peers", "profiler")
@@ -67,7 +69,7 @@ class Host:
 
     def __init__(self, trace: Trace) -> None:
         records, work = trace.host, trace.work
-        self.records = records
+        self.records, self.is_cut = records, trace.is_cut
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
@@ -80,6 +82,9 @@ class Host:
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
         # Launches of other work may be outside of the window.
         is_launch[work.launches[work.launches != UNKNOWN]] = True
+        self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        marks = np.flatnonzero(is_launch | self._waits)
+        self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
         # What the profiler does has threads of its own, and holds up each that launches, if that
         # begins nothing meanwhile.
         shifts = self.shift(np.unique(self.threads[is_launch]))
@@ -88,6 +93,7 @@ class Host:
         first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
         self._profiler = profiler[first == last]
         self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
+        self._ends_s = np.sort(work.times_s[:, 1])
         # When threads waited, if only for room in a full queue, in a long launch.
         self._waited = covered(np.vstack((self.did["synchronised"], self.did["launch"])))
         # Batches that workers make come no earlier if the host asks for them earlier.
@@ -107,6 +113,20 @@ class Host:
             return as_array([])
         shift = self.shift(np.array([np.bincount(threads).argmax()]))
         return common(self._waited, self._whole + shift) - shift
+
+    def waited(self, launches: Places, gaps: Intervals) -> Mask:
+        """Whether the work of launches, each of which ends a gap, waited for an event.
+
+        Its thread let it wait, right before; and as it began, work ended, which was of another GPU,
+        as this one was idle.
+        """
+        at = np.searchsorted(self.on_axis[self._marks, 0], self.on_axis[launches, 0])
+        before = np.append(self._marks, launches[:1])[at - 1]
+        lets_wait = self._waits[before] & (self.threads[before] == self.threads[launches])
+        last = np.searchsorted(self._ends_s, gaps[:, 1], side="right") - 1
+        last_s = np.append(self._ends_s, -np.inf)[last]
+        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
+        return np.asarray(lets_wait & is_let)
 
     def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
@@ -172,13 +192,15 @@ class _Gaps:
         gaps, is_whole = usage.idle, view.range_name is None
         self._gaps = gaps
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
-        # The share of each gap in which no other GPU is at work, for which this one may wait.
-        self._alone = 1.0 - length_within(view.shared, *gaps.T) / self._lengths_s
+        # While another GPU is at work, this one may wait for that.
+        self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
+        self._sure_s: dict[str, Seconds] = {}  # of parts, while no other GPU is at work
         self._late = gaps.copy()  # when the host was late, by its clock
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
         follows = np.append(work.times_s[:, 0], np.nan)[at] == gaps[:, 1]
-        ended = ~follows & (is_whole and not view.trace.is_cut)  # of what was cut nobody knows
+        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
+        ended = ~follows & (is_whole and not host.is_cut)  # of what was cut off nobody knows
         is_known = (follows | (not is_whole)) & (self._lengths_s > host.noise_s)
         # After the last work, its thread is meant.
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
@@ -196,22 +218,26 @@ class _Gaps:
         self._waits_anyway = length_within(usage.waiting, *nexts_s) > _LONG_S
         self._waits_anyway |= gaps[:, 0] < host.awaited_s
         self._on_axis = self._late + host.shift(threads[launches])
+        shifts = host.shift(np.unique(threads[launches]))
+        self._shared = (view.shared + shifts[:, None]).reshape(-1, 2)
         self._split(launches != UNKNOWN, ended)
 
     def _take_queued(self, which: Places, launches: Places) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
-        Not so while the host was in the launch, unless that copied.
+        Not so while the host was in the launch, unless that waited for an event or copied.
         """
         host, gaps, launches = self._host, self._gaps[which], launches[which]
         called_s, returned_s = host.records.times_s[launches].T
-        is_launching = np.isin(host.sorts[launches], ("launch", "called"))
+        is_queued = host.waited(launches, gaps)
+        is_launching = np.isin(host.sorts[launches], ("launch", "called")) & ~is_queued
         is_launching &= returned_s - called_s > START_S
         until_s = np.where(is_launching, returned_s, called_s)
         starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, START_S)[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        self.parts_s["queued"][which] = ends_s - late_s
+        for cause, holds in (("queued", is_queued), ("unknown", ~is_queued)):
+            self.parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self, launched: Mask, ended: Mask) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
@@ -220,34 +246,54 @@ class _Gaps:
         parts_s["ended"] = lengths_s * ended
         for cause, when in host.did.items():  # without a thread, where nothing is
             parts_s[cause] = length_within(when, *self._on_axis.T)
-        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
+            self._sure_s[cause] = length_within(without(when, self._shared), *self._on_axis.T)
+        # Where the work that was late is a small copy, fewer of these are what helps.
+        work = self._usage.work
+        is_small = work.where(lambda tag: sort_of(tag) == "copy")
+        is_small &= (work.sizes_bytes >= 0) & (work.sizes_bytes < SMALL_BYTES)
+        is_small = is_small[self._nexts] & (self._nexts != UNKNOWN)
+        for parts in (parts_s, self._sure_s):
+            parts["sending"] = parts["operators"] * is_small
+            parts["operators"] = parts["operators"] * ~is_small
+        self._left_s = self._alone_s - sum(self._sure_s.values())
+        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *self._sure_s))
         # A thread beside others may do nothing because nothing is left for it to do.
         is_known = launched & self._is_alone
         parts_s["elsewhere"] = rest_s * is_known
-        parts_s["unknown"] = rest_s * ~is_known
+        parts_s["unknown"] += rest_s * ~is_known
         is_brief = self._lengths_s <= np.where(launched, BRIEF_S, _NOISE_S)
-        for cause in ("queued", "unknown"):
-            parts_s["brief"] += parts_s[cause] * is_brief
-            parts_s[cause] *= ~is_brief
+        parts_s["brief"] = parts_s["unknown"] * is_brief
+        parts_s["unknown"] -= parts_s["brief"]
         for seconds in parts_s.values():
             seconds[seconds < _TICK_S] = 0.0
 
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
         parts_s = self.parts_s[cause]
-        saved_s = self._saved(cause) if cause in _REMOVABLE else parts_s
-        if cause in {*self._host.did, "elsewhere"} - {"loader"}:
+        saved_s = self._sure_s.get(cause, parts_s)
+        if cause in _REMOVABLE:
+            saved_s = self._saved(cause)
+        if cause in {*self._sure_s, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
-        saved_s = saved_s * self._alone.clip(0.0)
+        if cause != "queued":  # which is a wait for another GPU
+            alone_s = self._alone_s if cause in self._sure_s else self._left_s
+            saved_s = np.minimum(saved_s, alone_s).clip(0.0)
         count = int((saved_s >= _TICK_S).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
-        names, evidence = dict[str, None](), []
-        for i, longest in zip(most, self._longest(most, cause), strict=True):
-            names |= dict.fromkeys(span.name for span in longest)
-            name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
-            evidence += [*longest, Span(f"{name} idle", name, start_s, end_s, HOST)]
-        what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)) or "Python")
-        why = f"{count:,} {'time' if count == 1 else 'times'} it was idle {what}"
+        longest = [*self._longest(most, cause)]
+        nothing = (
+            "no named range" if cause == "elsewhere" else "Python, from one launch to the next"
+        )
+        seen = longest[:1] if cause == "elsewhere" else longest
+        names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
+        times = "Once" if count == 1 else f"{count:,} times"
+        what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
+        most_s = format_seconds(float(saved_s.max()))
+        in_one = f" The gap that lost most to it lost {most_s}." * (count > 1)
+        why = f"{times} it was idle {what}{in_one}"
+        evidence = [
+            span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
+        ]
         sums_s = float(saved_s.sum()), float(parts_s.sum())
         gaps = int((parts_s > 0).sum())
         return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], gaps)
@@ -275,6 +321,8 @@ class _Gaps:
         host, late, sorts = self._host, self._on_axis, _RECORDS.get(cause, (cause,))
         which = np.flatnonzero(np.any([host.sorts == sort for sort in sorts], axis=0))
         times_s = host.on_axis[which]
+        if cause == "profiler":  # which has threads of its own
+            times_s, late = host.records.times_s[which], self._late
         for i in gaps:
             part = late[i : i + 1]
             if cause == "elsewhere":
@@ -284,3 +332,10 @@ class _Gaps:
             fits = which[(shares_s > 0) & (shares_s >= least_s)]
             lengths_s = host.records.lengths_s[fits]
             yield host.records[fits[np.argsort(lengths_s, kind="stable")[:1]]].spans()
+
+    def _gap(self, i: int, longest: list[Span]) -> list[Span]:
+        """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
+        name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
+        nexts = self._nexts[i : i + 1]
+        ended = self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else []
+        return [*longest, Span(f"{name} idle", name, start_s, end_s, HOST), *ended]

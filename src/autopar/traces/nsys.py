@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from autopar.display.format import printable, shortened
 from autopar.traces.check import evidence_of, number, whole_number, work_tag
-from autopar.traces.trace import UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
@@ -57,6 +57,7 @@ def read_export(path: Path) -> Trace:
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {error!s:.200}. Export it again."
         raise TraceError(msg) from error
+    remarks = tuple(dict.fromkeys(export.remarks))
     if not (len(trace.work) or len(trace.host.of("range"))):
         listed = ", ".join(map(printable, map(shortened, sorted(export.tables)[:5]))) or "(none)"
         msg = (
@@ -64,19 +65,27 @@ def read_export(path: Path) -> Trace:
             f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
             f"nsys profile --trace=cuda,nvtx."
         )
-        why = " ".join((*export.remarks, *trace.remarks))
+        why = " ".join((*remarks, *trace.remarks))
         raise TraceError(f"nothing of it can be used: {why}" if why else msg)
-    warnings = (*trace.warnings, *export.remarks)
-    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
+    # Without all of its work, no idle time of a GPU is known; without all calls, no cause of it.
+    doubts = {tag.gpu for tag in trace.work.tags} if export.damage & _WORK else set()
+    doubts |= {HOST} if export.damage - _WORK else set()
+    return replace(
+        trace,
+        warnings=(*trace.warnings, *remarks),
+        doubts=dict.fromkeys(doubts, "A table of it was read in part only.") | trace.doubts,
+        origin="an export of Nsight Systems",
+    )
 
 
 class _Export:
-    """An open export: rows as the tables have them."""
+    """An open export: rows as the tables have them, up to the first damage."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         self.remarks: list[str] = []
+        self.damage: set[str] = set()  # tables that were read in part only
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in listed}
         self._strings = dict(self._rows("StringIds", "id", "value"))
@@ -110,9 +119,13 @@ class _Export:
         """Rows of a table, with None for columns that its version does not have."""
         if table not in self.tables:
             return
-        present = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
-        wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
-        yield from self._connection.execute(f'SELECT {wanted} FROM "{table}"')
+        try:
+            present = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
+            wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
+            yield from self._connection.execute(f'SELECT {wanted} FROM "{table}"')
+        except _ERRORS as error:
+            self.damage.add(table)
+            self.remarks.append(f"The table {table} was read in part only: {error!s:.200}.")
 
     def _tag(
         self, table: str, pid: Any, tid: Any, device: Any, context: Any, stream: Any, *named: Any

@@ -23,7 +23,9 @@ _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
 _MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 _CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
 _UNMATCHED = "No collectives could be matched with certainty, so who waited for whom is not known."
-_HEADERS = (*("rank", "busy", "exposed", "waiting", "idle", "came last"),)
+_HEADERS = (
+    *("rank", "busy", "computing", "communication", "exposed", "waiting", "idle", "came last"),
+)
 _FEWEST = 5  # fewer collectives agree on a clock by chance
 
 
@@ -215,11 +217,10 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
             gpu.waiting = ranks.waits[name]
             waiting = like(rank.waiting_s, longest_s)
             came_last = f"{rank.came_last:,} of {rank.collectives:,}"
-        exposed = without(gpu.when("communication"), gpu.when("compute"))
-        busy, shown_s, idle = (
-            like(length_s(times), longest_s) for times in (gpu.busy, exposed, gpu.idle)
-        )
-        rows.append((shortened(name, _WIDEST), busy, shown_s, waiting, idle, came_last))
+        computing, communicating = gpu.when("compute"), gpu.when("communication")
+        sets = (gpu.busy, computing, communicating, without(communicating, computing), gpu.idle)
+        *busy, idle = (like(length_s(times), longest_s) for times in sets)
+        rows.append((shortened(name, _WIDEST), *busy, waiting, idle, came_last))
     said = [_UNMATCHED] * any("communication" in gpu.sorts for _, gpu in shown)
     notes = ["Exposed: communication while the same rank did not compute."]
     if ranks:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import os
 import shutil
 import tempfile
 import warnings
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
@@ -57,17 +59,17 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     return trusted.timeline
 
 
-def read_evidence(path: str | os.PathLike[str]) -> Trace:
-    """Read what a trace file says, with what is wrong with it; see `read_trace`."""
+def read_evidence(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Trace:
+    """Read what a trace file says, with what is wrong with it; see `read_trace`.
+
+    If `file` is given, such as `sys.stdin.buffer`, it is read to its end and the path is its name.
+    """
     path = path_of(path)
     try:
-        with path.open("rb") as file:
-            if file.seekable():
-                return _read(file, path, path)
-            with tempfile.NamedTemporaryFile() as copy:  # a pipe can be read only once
-                shutil.copyfileobj(file, copy)
-                copy.seek(0)
-                return _read(copy, Path(copy.name), path)
+        with contextlib.nullcontext(file) if file else path.open("rb") as opened:
+            if file or not opened.seekable():
+                return _read_copy(opened, path)
+            return _read(opened, path, path)
     except TraceError as error:
         msg = f"{str(path)!r} can't be read as a trace: {error}"
         raise TraceError(msg) from None
@@ -96,6 +98,19 @@ def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
         raise TraceError(msg)
     if start.startswith(_GZIP):
         file = cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        with contextlib.suppress(gzip.BadGzipFile, EOFError, zlib.error):
+            start = file.read(len(_SQLITE))
+        file.seek(0)
+        if start == _SQLITE:
+            return _read_copy(file, name)
     # In small pieces, since what can't be unpacked takes its piece with it.
     pieces = iter(partial(file.read, _PIECE), b"")
     return read_text(codecs.iterdecode(pieces, "utf-8-sig", "replace"))
+
+
+def _read_copy(file: IO[bytes], name: Path) -> Trace:
+    """Read what has no file of its own, which SQLite needs, or can be read only once."""
+    with tempfile.NamedTemporaryFile() as copy:
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        return _read(copy, Path(copy.name), name)

@@ -15,7 +15,7 @@ from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of
-from autopar.traces.trace import HOST, UNKNOWN, Seconds, Trace
+from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Seconds, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
 TOP = 10  # findings, and rows of a table, unless more are asked for
@@ -143,15 +143,18 @@ class Report:
             return [self._did_nothing(self.view.gpus)]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
-            return said if self.view.usages or is_doubtful else [_NO_GPU]
+            hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
+            return said if self.view.usages or is_doubtful else [_NO_GPU + hint]
         busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
         resource, bound_s = max((gpu.bound for gpu in self._gpus), key=lambda bound: bound[1])
+        copying = f"copying {resource.rpartition(' copies ')[2]}".replace(" host", " the host")
+        alone = "computing" if resource == "compute" else copying
         lines = [
             f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}.",
-            f"It takes at least {format_seconds(bound_s)} ({resource} alone), with kernels and "
-            f"copies as fast and as many at once as here.",
+            f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
+            f"and copies as fast and as many at once as here.",
         ]
         return [*lines, *(said or ["No findings: nothing is certain that keeps it from that."])]
 
@@ -168,7 +171,7 @@ class Report:
             "When nothing ran": self._idleness(),
         }
         if not view.usages and len(view.ranges) and view.range_name is None:
-            parts["What was named"] = self.ranges().blocks
+            parts["What was named"] = self.ranges(self._top).blocks
         yield from (Section(heading, blocks) for heading, blocks in parts.items() if blocks)
 
     def _opening(self) -> Iterator[str]:
@@ -176,8 +179,9 @@ class Report:
         if trace.origin:
             yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
         if view.range_name is not None:
+            count = len(view.occurrences)
             yield (
-                f"Limited to {view.range_name!r}, {len(view.occurrences):,} in number, "
+                f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
                 f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
         idle = [name for name in view.gpus if name not in self.figures]
@@ -188,7 +192,8 @@ class Report:
 
     def _did_nothing(self, gpus: Sequence[str]) -> str:
         """What is said of GPUs that worked outside of a range only."""
-        return f"{', '.join(gpus)} did nothing in {self.view.range_name!r}, as far as was recorded."
+        more = f" and {len(gpus) - 1:,} more" * (len(gpus) > 1)
+        return f"{gpus[0]}{more} did nothing in {self.view.range_name!r}, as far as was recorded."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
@@ -203,7 +208,8 @@ class Report:
         said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
         if len(self.findings) > 1:
             said += " The same time may be in two, and to mend one may bring out another."
-        said += f" --top {len(self.findings)} shows all." * (len(self.findings) > self._top)
+        if len(self.findings) > self._top:
+            said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
         said += " Times count from where the picture begins, and before it are negative."
         yield Section("Why no more overlap?", [said])
         headers = ("evidence", "lane", "start", "end")
@@ -292,15 +298,17 @@ class Report:
             rows.append((it.where, CAUSES[it.cause].title, f"{it.gaps:,}", *times))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
-    def ranges(self) -> Section:
+    def ranges(self, most: int | None = None) -> Section:
         """The names that a program gave, with how often and how long each was there."""
         by_name, rows = self.view.ranges.parts(lambda tag: tag.name), []
-        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum())[:most]:
             lengths_s = by_name[name].lengths_s
             times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
             rows.append((name, f"{len(lengths_s):,}", *times))
-        headers = ("range", "times", "in all", "longest")
-        table = self._table(f"Ranges of {self.name}", headers, rows)
+        more = [f"And {len(by_name) - len(rows):,} more: see --list-ranges."]
+        more *= len(rows) < len(by_name)
+        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
+        table = [tabulate(headers, rows, caption=caption, notes=more)] if rows else []
         return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(

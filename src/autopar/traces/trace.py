@@ -21,6 +21,11 @@ from autopar.timeline.span import Span, Timeline
 HOST = "host"
 ON_HOST = ("call", "operator", "range", "python", "profiler")
 UNKNOWN = -1  # a launch, or a size
+OF_TORCH = "a trace of torch.profiler"
+ONE_CYCLE = (
+    "A profiler with a schedule keeps one cycle only: export it in `on_trace_ready`, or give "
+    "`repeat=1`."
+)
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
@@ -221,6 +226,11 @@ class Trace:
     def remarks(self) -> tuple[str, ...]:
         """What was left out and what is in doubt, each once."""
         return tuple(dict.fromkeys((*self.warnings, *self.doubts.values())))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that GPUs did is in it, and can be trusted."""
+        return not self.is_cut and not self.doubts.keys() - {HOST}
 
     def trusted(self) -> Trace:
         """The same without the work of GPUs whose times are in doubt."""
