@@ -85,8 +85,8 @@ def faults_of_gallery_page(elements, script):
         ends = [f"/{script.stem}.ipynb", *ends, f"/gallery/{script.parent.name}/{script.name}"]
     if len(links) != len(ends) or not all(map(str.endswith, links, ends)):
         yield f"has other files in its row than {ends}: {links}"
-    levels = "beginner|intermediate|advanced"
-    if not re.search(rf"level: ({levels}).*\d+ minutes to read, .*GPU", "".join(row.itertext())):
+    said, levels = " ".join("".join(row.itertext()).split()), "beginner|intermediate|advanced"
+    if not re.search(rf"level: ({levels}) \d+ minutes to read, .*GPU", said):
         yield "does not say in its row its level, how long it takes, and whether it needs a GPU"
 
     details = [element for element in elements if element.tag == "details"]
