@@ -1,5 +1,6 @@
 """The command line's verbs, and what it says when it can't."""
 
+import json
 import os
 import re
 import signal
@@ -233,6 +234,13 @@ def test_a_full_disk_is_said_in_one_line(options):
     assert done.returncode in (1, 2)
     assert "No space left on device" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs a name for standard output")
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_json_on_standard_output_stands_there_alone(name):
+    done = start("timeline", TRACE, "--json", name, stdout=subprocess.PIPE)
+    assert json.loads(done.stdout)["format"] == "autopar timeline"
 
 
 def test_other_verbs_are_refused_with_the_usage(capsys):

@@ -213,6 +213,8 @@ def test_what_is_known_costs_nothing_while_another_gpu_is_at_work() -> None:
     assert found["GPU 0"].cost_s == pytest.approx(0.5 * MS)
     one = costs(parsed(turns.replace(" gpu=1", "").replace("1.25..2.25", "1.25..1.26")))
     assert one == {"unknown": 1.74}, "its twin: of one GPU all counts"
+    alone = {one.where: one for one in Report(parsed(turns), name="t", gpu="0").findings}
+    assert alone == {"GPU 0": found["GPU 0"]}, "nor where only one is asked for"
 
 
 def test_the_most_expensive_comes_first_and_the_cheap_are_left_out() -> None:

@@ -92,7 +92,7 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
         text += printable(f"\nwrote {path}\n")
-    if STANDARD in options.outputs.values():
+    if any(map(_is_standard, options.outputs.values())):
         text = ""
     if options.fail_under is not None:
         why, status = _held(reports, unread, options.fail_under)
@@ -100,6 +100,11 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
             return f"{text}\n{_shown([Section(why, [], level=3)])}", status
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
     return text, read if is_analysed else UNREAD
+
+
+def _is_standard(path: Path) -> bool:
+    """Whether a path is standard output, be it by a name that the system has for it."""
+    return path == STANDARD or (path.exists() and path.samefile("/dev/stdout"))
 
 
 def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tuple[str, int]:

@@ -66,6 +66,7 @@ class View:
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
+    beside: tuple[Usage, ...]  # of GPUs that are there and not to be reported on
     ranges: Records  # that lie in the window, cut at its edges
     gpus: tuple[str, ...]  # of which there is work, in the window or outside of it
     range_name: str | None = None  # the range that limits it, if one does
@@ -75,12 +76,13 @@ class View:
     @cached_property
     def computing(self) -> Intervals:
         """When some GPU computed."""
-        return covered(np.concatenate([as_array([]), *(it.when("compute") for it in self.usages)]))
+        gpus = (*self.usages, *self.beside)
+        return covered(np.concatenate([as_array([]), *(it.when("compute") for it in gpus)]))
 
     @cached_property
     def shared(self) -> Intervals:
         """Of several GPUs, when one of them was at work, or between two kernels for a moment."""
-        gpus = [it.busy for it in self.usages if it.name != OTHER_LANES]
+        gpus = [it.busy for it in (*self.usages, *self.beside) if it.name != OTHER_LANES]
         if len(gpus) < 2:
             return as_array([])
         idle = without(self.window, covered(np.concatenate(gpus)))
@@ -106,10 +108,11 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     end_s = float(work.times_s.max()) if trace.is_cut and len(work) else np.inf
     host = replace(host, times_s=np.minimum(host.times_s, end_s))
     ranges, occurrences = host[host.times_s[:, 0] < end_s].of("range"), NONE
-    doubts = trace.doubts
+    doubts, others = trace.doubts, NONE
     if gpu is not None:
         pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
         chosen = _named(gpu, {tag.gpu for tag in work.present} - {""}, pattern, "GPU")
+        others = work[work.where(lambda tag: tag.gpu not in {*chosen, ""})]
         work = work[work.where(lambda tag: tag.gpu in chosen)]
         doubts = {
             place: why
@@ -130,8 +133,11 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     parts = work.parts(lambda tag: tag.gpu)
     there = [name for name in (*gpus, "") if name in parts]
     usages = tuple(Usage(name or OTHER_LANES, parts[name], window) for name in there)
+    parts = others.within(window).parts(lambda tag: tag.gpu)
+    beside = tuple(Usage(name, parts[name], window) for name in parts)
     trace = replace(trace, work=work, host=host, doubts=doubts)
-    return View(trace, window, start_s, usages, ranges, tuple(gpus), range_name, occurrences)
+    shown = usages, beside, ranges, tuple(gpus)
+    return View(trace, window, start_s, *shown, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
