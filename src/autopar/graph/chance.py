@@ -10,12 +10,16 @@ from typing import Any
 import torch
 
 from autopar.effects.memory import default_generators, tensors_of
-from autopar.graph.refused import GENERATOR, Refused
+from autopar.graph.refused import Refused
 from autopar.torch_private import disable_current_modes, pytree
 
 _SEEDS = (
     "it seeds torch's random numbers, or puts their state back, as a checkpoint does, and a run "
     "only draws; or another thread draws meanwhile. Do it before the run."
+)
+_GIVEN = (
+    "it draws from a generator that it gives to an operator, and a run draws from torch's default "
+    "ones alone. Leave the generator out; or draw the numbers before."
 )
 _OTHERS = (
     "it draws from Python's or NumPy's random numbers, and a run only repeats operators. Draw "
@@ -40,7 +44,7 @@ class Chance:
     def drawn(self, arguments: Any, result: Any) -> None:
         """Note that an operator has drawn where its results lie."""
         if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves(arguments)):
-            raise Refused(GENERATOR)
+            raise Refused(_GIVEN)
         devices = {tensor.device for tensor in tensors_of(result)}
         with disable_current_modes():
             for generator, _ in self._before:

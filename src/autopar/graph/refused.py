@@ -30,10 +30,6 @@ _DATA = (
     "what it does depends on the data, which only a run has. Compute both ways, split the code "
     "there, or let that part be a task of its own, by graph.add()."
 )
-GENERATOR = (
-    "it draws from a generator that it gives to an operator, and a run draws from torch's default "
-    "ones alone. Leave the generator out; or draw the numbers before."
-)
 _COMPILED = (
     "it calls compiled code, as torch.compile makes it, torch.cond and flex_attention too, whose "
     "operators are not seen. Call what was compiled, or let it be a task, by graph.add()."
@@ -105,8 +101,6 @@ def reason(error: Exception) -> str:
         return _DATA
     if "dynamo-optimized" in first:
         return _COMPILED
-    if "torch._C.Generator" in first:  # before torch 2.13, which lets tracing see it
-        return GENERATOR
     raised_by = Path(raised_in(error)[0][0].f_code.co_filename)
     if {_TORCH, _OWN / "graph"}.isdisjoint(raised_by.parents):
         return first  # as in a plain call
