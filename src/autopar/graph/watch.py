@@ -30,6 +30,7 @@ from autopar.torch_private import (
 )
 
 _BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_DETACH = torch.ops.aten.detach.default
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 
 _NESTED = (
