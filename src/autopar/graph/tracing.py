@@ -270,7 +270,7 @@ def _require_no_attributes(tensors: list[Any]) -> None:
     """Refuse attributes that the code has set on what it is given, or returns."""
     with disable_current_modes():
         alike = [one.fake_mode.from_tensor(torch.empty(0, device="cpu")) for one in tensors[:1]]
-    own = {"_is_param", *(name for one in alike for name in vars(one))}  # what torch has there
+    own = {name for one in alike for name in vars(one)}  # what torch has there
     for name in sorted({name for tensor in tensors for name in vars(tensor)} - own):
         msg = (
             f"it sets {name} of a tensor that it is given or returns; a run only repeats "
