@@ -172,10 +172,6 @@ REFUSED += [
     ),
 ]
 REFUSED += [
-    ("sets foo of a tensor", lambda: (lambda x: setattr(x, "foo", 1) or x * 2, X3())),
-    ("sets foo of a tensor", lambda: (lambda x: (y := x * 2, setattr(y, "foo", 1))[0], X3())),
-]
-REFUSED += [
     (
         r"it comes to value, one .*Take what it needs",
         lambda held=held: using(held, lambda x, _: x),

@@ -173,7 +173,6 @@ class _Attempt:
                     raise Refused(_why_not(*change))
         for result in results:
             _require_shown(result)
-        _require_no_attributes([*tensors, *(one for one in results if is_a(one, FakeTensor))])
         watch.fold(results)
         self._results = results
         return [result for result in results if is_a(result, FakeTensor)]
@@ -262,19 +261,6 @@ def _require_shown(result: Any) -> None:
         msg = (
             f"it returns one {kind}, which may hold tensors where they can't be found. Return "
             f"them in tuples, lists and dicts, or let torch.export.register_dataclass know {kind}."
-        )
-        raise Refused(msg)
-
-
-def _require_no_attributes(tensors: list[Any]) -> None:
-    """Refuse attributes that the code has set on what it is given, or returns."""
-    with disable_current_modes():
-        alike = [one.fake_mode.from_tensor(torch.empty(0, device="cpu")) for one in tensors[:1]]
-    own = {name for one in alike for name in vars(one)}  # what torch has there
-    for name in sorted({name for tensor in tensors for name in vars(tensor)} - own):
-        msg = (
-            f"it sets {name} of a tensor that it is given or returns; a run only repeats "
-            f"operators. Set it on what run[...] returns."
         )
         raise Refused(msg)
 
