@@ -1,7 +1,8 @@
-"""What tracing leaves alone: what torch has compiled, and how warnings are taken."""
+"""What tracing leaves alone: other threads, what torch has compiled, and how warnings are taken."""
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -15,6 +16,30 @@ X = torch.ones(3)
 
 def by_data(x):
     return x if x.sum() > 0 else -x
+
+
+def test_a_thread_that_starts_another_meanwhile_holds_nothing_of_the_trace(monkeypatch):
+    begin, inside, go_on = (threading.Lock() for _ in range(3))
+    for lock in (begin, inside, go_on):
+        lock.acquire()
+
+    def start(thread):
+        inside.release()
+        go_on.acquire()
+
+    def fn(x):
+        doubled = x * 2
+        begin.release()
+        inside.acquire()  # until the other thread is in what stands for `start`
+        return doubled
+
+    other = threading.Thread(target=lambda: (begin.acquire(), threading.Thread().start()))
+    other.start()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    graph, result = TaskGraph.trace(fn, X)
+    assert graph.run()[result].tolist() == [2, 2, 2]
+    go_on.release()
+    other.join()
 
 
 @pytest.mark.parametrize("compiled", [False, True])

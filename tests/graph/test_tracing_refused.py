@@ -206,10 +206,12 @@ def test_it_is_refused_by_name_and_all_is_as_before(reason, make, caplog, capfd)
 
 
 def test_work_for_threads_that_are_there_already_is_refused():
+    start = threading.Thread.start
     with multiprocessing.pool.ThreadPool(1) as pool:
         for fn in (
             lambda x: pool.apply(torch.sin, (ONES,)) + x,
             lambda x: pool.map_async(torch.sin, [ONES]).get()[0] + x,
+            lambda x: (start(threading.Thread(target=X3)), x)[1],
         ):
             with pytest.raises(ValueError, match="starts a thread, or gives work"):
                 TaskGraph.trace(fn, X3())

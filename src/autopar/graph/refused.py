@@ -164,15 +164,16 @@ def _refused(
 @contextlib.contextmanager
 def _substituted(home: Any, name: str, substitute: Callable[..., Any]) -> Iterator[None]:
     """Call another function where this thread calls one by its name."""
-    function, thread = getattr(home, name), threading.get_ident()
+    function, substitutes = getattr(home, name), {threading.get_ident(): substitute}
     inherited = name not in vars(home)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (substitute if threading.get_ident() == thread else function)(*args, **kwargs)
+        return substitutes.get(threading.get_ident(), function)(*args, **kwargs)
 
     setattr(home, name, call)
     try:
         yield
     finally:
         delattr(home, name) if inherited else setattr(home, name, function)
+        substitutes.clear()  # as another thread may still be in `call`, and hold it
