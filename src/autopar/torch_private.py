@@ -7,6 +7,7 @@ lacking ends the import with torch's own error, as hardly anything would work wi
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 import torch
@@ -93,6 +94,15 @@ ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under a
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
 )
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@functools.cache
+def is_composite(operator: Any) -> bool:
+    """Whether an operator is made of others."""
+    is_there = isinstance(operator, OpOverload) and has_kernel(operator.name())
+    return is_there and has_kernel_for(operator.name(), COMPOSITE)
+
 
 # By these code asks whether it is traced, or seen operator by operator.
 LIBRARIES_ASK = {"transformers.utils.import_utils": "is_fake_tensor"}
@@ -103,6 +113,10 @@ TORCH_ASKS = {
 
 # What operators raise whose results only the data decides.
 DATA_DEPENDENT = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+# An operator that is given a generator is traced where these are known as values without a form.
+_is_opaque = getattr(torch._library, "opaque_object", None)
+TRACES_GENERATORS = bool(_is_opaque and _is_opaque.is_opaque_type(torch.Generator))
 
 unsafe_view = torch.ops.aten._unsafe_view.default  # a view that matmul makes
 VIEWS = {torch.ops.aten.view.default, unsafe_view}

@@ -72,7 +72,7 @@ def test_a_tensor_that_such_an_object_holds_is_changed_in_each_run():
     names.mean = torch.zeros(3)
 
     def update(x):
-        names.mean += x
+        names.mean = names.mean + x
         return names.mean * 2
 
     graph, result = TaskGraph.trace(update, X)

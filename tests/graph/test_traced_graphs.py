@@ -155,13 +155,14 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("of_trace", [mode for mode in MODES if mode != "inference"])
+@pytest.mark.parametrize("of_trace", MODES)
 @pytest.mark.parametrize("of_run", MODES)
 def test_modes_are_those_of_the_call_that_was_traced(of_trace, of_run):
     layer, x, own = nn.Linear(5, 5), numbers(2, 5), numbers(2, 5)
 
     def fn(x):
-        return layer(x), x * torch.is_grad_enabled(), F.relu(x, inplace=True)
+        on = torch.is_grad_enabled() + 2 * torch.is_inference_mode_enabled()
+        return layer(x), x * on, F.relu(x, inplace=True)
 
     with MODES[of_trace]():
         graph, result = TaskGraph.trace(fn, x)
@@ -172,6 +173,22 @@ def test_modes_are_those_of_the_call_that_was_traced(of_trace, of_run):
         with MODES[of_run]():
             same(run()[result], wanted)
         same(x, own)
+
+
+def test_in_inference_mode_torch_calls_the_operators_that_it_calls_otherwise():
+    x, cells = numbers(5, 2, 4), nn.LSTM(4, 3, num_layers=2, dropout=0.5)
+
+    def fn(x):
+        return cells(x), F.interpolate(x, scale_factor=2, mode="linear"), F.dropout(x)
+
+    with torch.inference_mode():
+        graph, result = TaskGraph.trace(fn, x)
+        torch.manual_seed(0)
+        wanted = fn(x)
+        state = torch.get_rng_state()
+        torch.manual_seed(0)
+        same(graph.run()[result], wanted)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_weights_may_change_but_not_be_replaced():

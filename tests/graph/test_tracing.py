@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 from tracing_checks import called, fakes, numbers, same, seeded, sequence, state
@@ -103,9 +103,15 @@ FORMS |= {
     "a registered dataclass": lambda: (lambda x: Registered(x.sum(), 3), X()),
     "nothing but its arguments": lambda: (lambda x, y: [y, x], numbers(2), numbers(3)),
     "a number": lambda: (lambda x: x.shape[0], X()),
+    "sizes from data": lambda: (lambda x: (x[x > 0].numel() * 2, x.nonzero()), numbers(9)),
+    "a number from data": lambda: (lambda x: (x * x.sum().item(), x.max().item()), X()),
     "no arguments": lambda: using(X(), lambda x: x * 2),
     "what it finds": lambda: (using([X(), 2.0, (X(),)], lambda own, x: x * own[0] + own[1]), X()),
     "random numbers": lambda: (drawn, X()),
+    "a generator": lambda: (
+        using(torch.Generator().manual_seed(5), lambda g, x: x + torch.rand(4, generator=g)),
+        X(),
+    ),
     "constants": lambda: (constants, numbers(3)),
     "repeated by constants": lambda: (
         lambda x: (x.repeat_interleave(torch.tensor([1, 3, 0, 2])), torch.eye(4).nonzero() * 2),
@@ -211,9 +217,40 @@ def gradients_of_many_kinds():
 # -- state ----------------------------------------------------------------------------------------
 
 
+class Average(nn.Module):
+    """Buffers that forward assigns anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros(4))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.ema = 0.9 * self.ema + 0.1 * x.mean(0)
+        self.seen = self.seen + 1
+        return x - self.ema
+
+
 class Symmetric(nn.Module):
     def forward(self, x):
         return x.triu() + x.triu(1).t()
+
+
+FORMS |= {
+    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
+}
+
+
+@form
+def tensor_in_a_cell():
+    total = torch.zeros(3)
+
+    def fn(x):
+        nonlocal total
+        total = total + x
+        return total * 2
+
+    return fn, numbers(3)
 
 
 @form
@@ -222,6 +259,16 @@ def hooks_that_compute():
     layer.register_forward_hook(lambda module, args, out: out * 2)
     layer.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
     return layer, numbers(2, 3)
+
+
+@form
+def norms_of_old_after_the_first_call():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer = seeded(lambda: nn.Sequential(spectral_norm(nn.Linear(4, 3)), nn.ReLU()))
+        layer.append(weight_norm(linear(3, 2)))
+    layer(numbers(2, 4))
+    return layer, numbers(2, 4)
 
 
 @form

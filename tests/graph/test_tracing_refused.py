@@ -125,10 +125,6 @@ def caused_in_a_circle(x):
     raise error
 
 
-def drawing(x, generator):
-    return x + torch.rand(3, generator=generator)
-
-
 class WithoutText(Exception):
     def __str__(self):
         raise RuntimeError
@@ -170,11 +166,7 @@ REFUSED += [
     ("depends on the data", lambda: (lambda x: torch.linalg.lstsq(x, x)[0], numbers(3, 3))),
     (NO_NUMBERS, lambda: (lambda x: torch.tensor([x[0], 1.0]), X3())),
     (NO_NUMBERS, lambda: (lambda x: x * x.data_ptr(), X3())),
-    ("depends on the data", lambda: (packs, numbers(3, 2, 4))),
-    ("depends on the data", catching(lambda x: x.sum().item())),
-    ("depends on the data", catching(lambda x: x[x > 0].sum())),
-    ("inference mode.*no_grad", lambda: (torch.inference_mode()(torch.sin), X3())),
-    ("draws from a generator", lambda: (drawing, X3(), torch.Generator())),
+    (NO_NUMBERS, lambda: (packs, numbers(3, 2, 4))),
     ("line .*raise error.*: one$", lambda: (caused_in_a_circle, X3())),
     ("line .*raise WithoutText.*WithoutText: .*failed", lambda: (raises_without_text, X3())),
     ("can't be made of tasks.*in tuples", lambda: (lambda x: Checked(x, x + 1), X3())),
@@ -185,8 +177,8 @@ REFUSED += [
     ("it sets torch's default dtype", lambda: (widened, X3())),
     ("starts a thread, or gives work", lambda: (in_a_thread, X3())),
     ("starts a thread, or gives work", lambda: (in_a_pool, X3())),
-    ("Python's or NumPy's random numbers", lambda: (lambda x: x * random.random(), X3())),
-    ("Python's or NumPy's random", lambda: (lambda x: x * float(np.random.rand()), X3())),
+    ("Python's random numbers", lambda: (lambda x: x * random.random(), X3())),
+    ("NumPy's random numbers", lambda: (lambda x: x * float(np.random.rand()), X3())),
     ("other memory", lambda: using(torch.zeros(4), lambda x, y: y.as_strided_((2,), (1,)) + x[0])),
     ("resize_", lambda: using(torch.zeros(4), lambda x, y: y.resize_(3) + x)),
     ("changes a tensor's storage", lambda: (lambda x: x.untyped_storage().resize_(0), X3())),
@@ -228,10 +220,11 @@ WRITES = [
 
 
 @pytest.mark.parametrize("writes", WRITES)
-def test_what_autograd_would_track_after_a_call_is_refused_and_not_tracked(writes):
-    found, given = torch.zeros(3), torch.zeros(3)
+@pytest.mark.parametrize("made", [lambda: torch.zeros(3), lambda: torch.zeros(6)[1:4]])
+def test_what_autograd_would_track_after_a_call_is_refused_and_not_tracked(writes, made):
+    found, given = made(), made()
     for code in (lambda x: writes(found), writes):
-        with pytest.raises(ValueError, match="changes .*.requires_grad.*under torch.no_grad"):
+        with pytest.raises(ValueError, match="line .*with gradients on.*torch.no_grad"):
             TaskGraph.trace(code, given)
     for tensor in (found, given):
         assert not tensor.requires_grad

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import operator
+import pickle
 import random
 import threading
 import types
@@ -26,7 +27,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.torch_private import FakeTensor
+from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_modes
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -56,6 +57,27 @@ _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.S
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 
+def _default_device() -> str | None:
+    """The default device, or None where none was set, which is not the same as `cpu`."""
+    context = getattr(DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else str(context.device)
+
+
+def _setting(get: Callable[[], Any], put: Callable[[Any], Any]) -> property:
+    return property(lambda _: get(), lambda _, value: put(value))
+
+
+_SETTINGS = {  # what all code shares
+    "the default dtype": _setting(torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": _setting(_default_device, torch.set_default_device),
+    "whether gradients are on": _setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "how many threads operators use": _setting(torch.get_num_threads, torch.set_num_threads),
+    "whether algorithms are deterministic": _setting(
+        torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    ),
+}
+
+
 class Change(NamedTuple):
     """Something that is not as it was; `old` or `new` is `ABSENT` where nothing was or is."""
 
@@ -81,18 +103,19 @@ class _Holder(NamedTuple):
 class State:
     """All that can be reached from some objects, each with its name, as it was when this was made.
 
-    `tensors`, torch's `generators` of random numbers but for its own, and what is `moving`, as
-    iterators and others' generators, are listed by themselves: how these stand is not kept here.
+    `tensors`, torch's `generators` of random numbers but for its own, and `iterators` are listed by
+    themselves: their values, and how far an iterator is, are not kept here.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: list[torch.Generator] = []
-        self.moving: list[tuple[str, str]] = []  # with the name of its class
+        self.iterators: list[str] = []
         self._holders: list[_Holder] = []
-        self._leaves: list[tuple[str, torch.Tensor]] = []  # of autograd
+        self._leaves: list[torch.Tensor] = []  # of autograd
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
+        self._hold_slots(torch, _SETTINGS, str)
         while self._left:
             name, value = self._left.pop()
             if is_a(value, torch.Tensor):
@@ -103,25 +126,23 @@ class State:
 
     def changes(self) -> Iterator[Change]:
         """What is not as it was."""
-        for name, leaf in self._leaves:
-            if not leaf.is_leaf:  # a change in place has made it none
-                yield Change(f"{name}.requires_grad", False, True)
         for holder in self._holders:
             now = holder.read()
             for key in dict.fromkeys([*holder.before, *now]):
                 old, new = holder.before.get(key, ABSENT), now.get(key, ABSENT)
                 if not _same(old, new):
                     yield Change(holder.label(key), old, new)
+            if [*now] != [*holder.before] and now.keys() == holder.before.keys():
+                yield Change(f"the order of {holder.label(next(iter(now)))} and others", b"", b"")
 
     def restore(self) -> None:
         """Put all back as it was; what can't be is raised, once all else is back."""
-        for _, leaf in self._leaves:
-            if not leaf.is_leaf:
-                with contextlib.suppress(RuntimeError):  # as torch detaches no views
-                    leaf.detach_()
         with contextlib.ExitStack() as back:
             for holder in reversed(self._holders):
                 back.callback(holder.restore)
+            for leaf in self._leaves:
+                if not leaf.is_leaf:  # a change in place has made it none
+                    leaf.detach_()
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
@@ -136,11 +157,14 @@ class State:
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
-            self._leaves += [(name, value)] * value.is_leaf
+            self._leaves += [value] * value.is_leaf
             parts = (*HOOKS, "requires_grad", "grad") if value.is_leaf else HOOKS
             slots = {part: getattr(torch.Tensor, part) for part in parts}
-            self._hold_slots(value, slots, f"{name}.{{}}".format)
-            if not is_a(value, FakeTensor):  # whose attributes are torch's
+            label = f"{name}.{{}}".format
+            self._hold_slots(value, slots, label)
+            if is_a(value, FakeTensor):  # that nobody uses later
+                self._hold(label, functools.partial(attributes_of, value), vars(value).update)
+            else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
             self._look_at_function(value)
@@ -151,12 +175,21 @@ class State:
         elif is_a(value, random.Random) or (
             root == "numpy" and kind.__name__ in ("RandomState", "Generator")
         ):
-            self.moving.append((name, kind.__name__))
+            get, put = value.__getstate__, value.__setstate__
+            if bits := getattr(value, "bit_generator", None):  # whose seeds stay the same object
+                get, put = (lambda: bits.state), functools.partial(setattr, bits, "state")
+            seeds = getattr(bits, "seed_seq", None)
+            self._hold(
+                lambda _: f"the state of {name}",
+                lambda: {"": pickle.dumps((get(), getattr(seeds, "n_children_spawned", 0)))},
+                lambda old: put(pickle.loads(old[""])[0]),
+            )
         elif _is_iterator(kind) or is_a(value, _LEADING_ON):
-            self.moving += [(name, kind.__name__)] if _is_iterator(kind) else []
+            self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
         elif is_a(value, weakref.ref):
             self._left.append((name, weakref.ref.__call__(value)))
+            self._hold_object(name, value)
         elif is_a(value, _OPEN) or (
             kind.__flags__ & _WRITTEN_IN_PYTHON and root not in ("torch", "autopar")
         ):
@@ -275,6 +308,13 @@ class State:
 def is_a(value: Any, kinds: Any) -> bool:
     """Whether an object's class is of some kinds: `isinstance` would ask the object, too."""
     return issubclass(type(value), kinds)
+
+
+def attributes_of(tensor: FakeTensor) -> dict[str, Any]:
+    """What a program has set on a tensor without memory, beside what torch has there."""
+    with disable_current_modes():
+        own = vars(tensor.fake_mode.from_tensor(torch.empty(0))).keys()
+    return {name: value for name, value in vars(tensor).items() if name not in own}
 
 
 def _same(old: Any, new: Any) -> bool:

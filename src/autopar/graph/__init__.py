@@ -4,9 +4,9 @@ Read `task_graph` first: a `program` of tasks becomes a list, each one a `node`;
 waits for whom, `guard` whether tasks do what they have said; `schedule` chooses lanes,
 and `execution` carries out the steps of the `plan` they make on the `graph_lanes`, as many as were
 found best, for a `run` that is asked for results. `tracing` makes a program of unmodified code,
-each operator a `traced_call`, by way of `watch`, of what is `known`, and of `chance` for what it
-draws, or tells why it is `refused`; `capture` makes a CUDA graph, after trials that leave all
-`unchanged`.
+each operator a `traced_call`, by way of `watch`, of what is `known`, of `chance` for what it draws,
+and of `assignments`, or tells why it is `refused`; `capture` makes a CUDA graph, after trials that
+leave all `unchanged`.
 """
 
 from autopar.graph.schedule import Entry, Job, Resource, Schedule

@@ -27,15 +27,17 @@ class Known:
         self._written = set[object]()  # the memory that operators write
 
     def has(self, args: Any) -> bool:
-        """Whether all tensors among some arguments are known."""
-        return all(id(tensor) in self._values for tensor in tensors_of(args))
+        """Whether all tensors among some arguments are known, and no number is of data."""
+        of_data = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        leaves = pytree.tree_leaves(args)
+        return all(id(leaf) in self._values for leaf in leaves if isinstance(leaf, of_data))
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator makes of known tensors."""
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda tensor: self._values[id(tensor)][1], (args, kwargs)
         )
-        with disable_current_modes(), torch.no_grad():
+        with disable_current_modes(), torch.inference_mode(False), torch.no_grad():
             return func(*args, **kwargs)
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -54,7 +56,7 @@ class Known:
 
     def note_literal(self, result: torch.Tensor, number: torch.Tensor) -> None:
         """Note numbers in the code, unless they lie in another library's memory."""
-        with disable_current_modes():
+        with disable_current_modes(), torch.inference_mode(False):
             if number.untyped_storage().resizable():
                 self._keep([result], [number.clone()])
 

@@ -56,7 +56,22 @@ _IN_THREADS = (
     "it starts a thread, or gives work to one, whose operators are not seen, and the graph has its "
     "own lanes. Call them one after another."
 )
+_TEXT = (
+    "it prints or formats a number that depends on the data, or has it as a key; only a run has "
+    "it. Print what run[...] returns."
+)
+_BY_NUMPY = (
+    "it computes by NumPy with a number that depends on the data, which only a run has. Use "
+    "torch's operators."
+)
 _STORAGE = "it changes a tensor's storage, which no operator shows. Write x.copy_(new)."
+_ROUNDS = (
+    "it rounds a whole number that depends on the data, which only a run has. Leave it as it is, "
+    "or use torch.round."
+)
+# What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
+# they have in a call.
+_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _REFUSED: list[tuple[Any, str, str]] = [
     (threading.Thread, "start", _IN_THREADS),
     (threading.Event, "wait", _IN_THREADS),  # until a thread has done its work, or has started
@@ -66,8 +81,11 @@ _REFUSED: list[tuple[Any, str, str]] = [
     (torch, "compile", _COMPILED),
     *((torch.UntypedStorage, name, _STORAGE) for name in ("resize_", "copy_", "fill_")),
     (torch.UntypedStorage, "__setitem__", _STORAGE),
+    *((kind, name, _TEXT) for kind in _NUMBERS for name in ("__repr__", "__format__", "__hash__")),
+    (torch.SymInt, "__round__", _ROUNDS),
 ]
-_MAKES_TENSORS = "torch._subclasses."  # without memory: what torch has there may resize storages
+# Modules of torch's that may call those: they make messages, and tensors without memory.
+_ALLOWED = {torch.UntypedStorage: "torch._subclasses.", **dict.fromkeys(_NUMBERS, "torch")}
 
 
 class Refused(ValueError):
@@ -86,6 +104,11 @@ def line_of(frames: Iterable[tuple[FrameType, int]]) -> str:
     return ""
 
 
+def _by_torch(frame: FrameType) -> bool:
+    """Whether a frame is of torch's own code."""
+    return _TORCH in Path(frame.f_code.co_filename).parents
+
+
 def raised_in(error: Exception) -> list[tuple[FrameType, int]]:
     """The frames that an error went through, from inside."""
     return [*traceback.walk_tb(error.__traceback__)][::-1]
@@ -96,8 +119,11 @@ def reason(error: Exception) -> str:
     if isinstance(error, Refused):
         return str(error)
     text = "".join(traceback.format_exception_only(error)).replace("FakeTensor", "Tensor")
-    first = re.sub(r"\A( .*\n)*", "", text).splitlines()[0]  # code of a SyntaxError is indented
-    if isinstance(error, DATA_DEPENDENT):
+    # Of a SyntaxError the code comes first, indented.
+    first, *more = re.sub(r"\A( .*\n)*|(?<=: )\n", "", text).splitlines()
+    if "TorchScript interpreter" in first:  # which puts the error behind the code
+        first = next((line for line in more if re.search(r"Error: \S", line)), first)
+    if isinstance(error, DATA_DEPENDENT) or "data-dependent" in first:
         return _DATA
     if "dynamo-optimized" in first:
         return _COMPILED
@@ -145,20 +171,38 @@ def answering(questions: dict[str, str], answer: Callable[[], object]) -> Iterat
 
 @contextlib.contextmanager
 def refusing(refuse: Callable[..., NoReturn]) -> Iterator[None]:
-    """Refuse code that calls operators where they are not seen; `refuse` is told why."""
+    """Refuse code that calls operators where they are not seen; `refuse` is told why.
+
+    Numbers that depend on the data have no text either, and say that they are of Python's types.
+    """
     with Refusals(refuse), contextlib.ExitStack() as back:
         for home, name, why in _REFUSED:
-            substitute = functools.partial(_refused, getattr(home, name), refuse, why)
+            refused = functools.partial(refuse, why)
+            substitute = functools.partial(
+                _refused, getattr(home, name), _ALLOWED.get(home), refused
+            )
             back.enter_context(_substituted(home, name, substitute))
+        for kind in _NUMBERS:
+            attribute = functools.partial(_attribute, functools.partial(refuse, _BY_NUMPY))
+            back.enter_context(_substituted(kind, "__getattribute__", attribute))
         yield
 
 
-def _refused(
-    function: Any, refuse: Callable[[str], NoReturn], why: str, *args: Any, **_: Any
-) -> Any:
-    """What makes tensors without memory may call a function, and other code may not."""
-    module = str(sys._getframe(2).f_globals.get("__name__"))
-    return function(*args) if module.startswith(_MAKES_TENSORS) else refuse(why)
+def _refused(function: Any, allowed: str | None, refused: Any, *args: Any, **_: Any) -> Any:
+    """What some of torch's modules call, if any may, and other code may not."""
+    frame = sys._getframe(2)
+    module = str(frame.f_globals.get("__name__"))
+    may = allowed is not None and _by_torch(frame) and module.startswith(allowed)
+    return function(*args) if may else refused()
+
+
+def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
+    """An attribute of a number from data, whose class is Python's where `isinstance` asks."""
+    if name == "__class__" and not _by_torch(sys._getframe(2)):
+        return _NUMBERS[type(number)]
+    if name.startswith("__array"):  # for which NumPy asks
+        refused()
+    return object.__getattribute__(number, name)
 
 
 @contextlib.contextmanager

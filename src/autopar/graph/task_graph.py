@@ -110,12 +110,14 @@ class TaskGraph(Closed):
         shapes and modes are those of this call; tensors, be they given or found by the function,
         keep their places, and are read anew in each run. Results are not tracked by autograd, and
         equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
-        singular values or eigenvalues alone.
+        singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
 
-        Nothing is changed here: tensors that the function changes in place, and random numbers,
-        change in each run, and a function that changes anything else is refused, as is one that
-        uses a number or shape that the data decides. No other thread may draw random numbers
-        meanwhile, or run what `torch.compile` makes.
+        A number that the data decides, as `x.sum().item()`, is computed in each run; code
+        that prints it or decides by it is refused. Use `isinstance`: `type(n) is float` is false.
+
+        Nothing is changed here: buffers, random numbers and all else that the function changes in
+        a call change in each run, or the function is refused. No other thread may draw random
+        numbers meanwhile, or run what `torch.compile` makes.
 
         Args:
             fn: A function or a module.
@@ -123,12 +125,12 @@ class TaskGraph(Closed):
             **kwargs: Its keyword arguments.
 
         Returns:
-            The graph, and what the function returned, with tasks in place of tensors, for
-            `run[result]`.
+            The graph, and what the function returned, with tasks in place of tensors and of a
+            number by itself, for `run[result]`.
 
         Raises:
-            ValueError: It can't be traced, as when it decides by the data, counts its calls, or
-                runs in inference mode; the message has the reason, with the line or the name.
+            ValueError: It can't be traced, as when it does one thing or another depending on the
+                data, or counts its calls; the message has the reason, with the line or the name.
 
         >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
         >>> graph.run()[result]

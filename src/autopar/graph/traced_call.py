@@ -92,7 +92,7 @@ def _is_repeat(node: torch.fx.Node) -> bool:
     form = _form(node)
     if form is None or form != _form(node.args[0]):
         return False
-    origin = _origin_of(node)
+    origin = origin_of(node)
     if origin.op != "call_function" or origin.target is operator.getitem:  # of what, isn't known
         return False
     tags = [getattr(user.target, "tags", ()) for user in node.users]
@@ -100,9 +100,9 @@ def _is_repeat(node: torch.fx.Node) -> bool:
     return not stays and not any(torch.Tag.inplace_view in some for some in tags)
 
 
-def _origin_of(node: torch.fx.Node) -> torch.fx.Node:
+def origin_of(node: torch.fx.Node, stop: object = None) -> torch.fx.Node:
     """Whose memory a call's tensor lies in: what is given, or the call that has made it."""
-    while node.args and _memory(node) == _memory(node.args[0]):
+    while node.target is not stop and node.args and _memory(node) == _memory(node.args[0]):
         node = cast("torch.fx.Node", node.args[0])
     return node
 
@@ -117,5 +117,7 @@ def _form(node: Any) -> tuple[Any, ...] | None:
     tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
         return None
-    place = (memory_key(tensor), *tensor.shape, *tensor.stride(), tensor.storage_offset())
-    return (*place, tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):  # as only a run has them
+        return None
+    return (memory_key(tensor), *numbers, tensor.dtype, tensor.is_conj(), tensor.is_neg())

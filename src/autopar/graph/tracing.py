@@ -1,7 +1,8 @@
 """Tracing: the operators that unmodified PyTorch code calls, one by one.
 
-The code is called on tensors without memory. Code that changes more than tensors in place is
-refused, and what it has changed is put back.
+The code is called on tensors without memory. What it changes beside its results is put back
+afterwards: a tensor that it has put in another's place is copied there by each run instead, and
+code that changes anything else is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import functools
 import gc
 import logging
 import operator
+import random
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,9 +23,9 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
-from autopar.effects.loads import ABSENT
 from autopar.effects.memory import held_by, is_size
-from autopar.effects.state import HOOKS, State, is_a
+from autopar.effects.state import HOOKS, State, attributes_of, is_a
+from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.refused import (
     Refusals,
@@ -47,6 +50,7 @@ from autopar.torch_private import (
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
 _UNSEEN = "it uses a tensor that another thread, or other tracing, has made. Make it in this one."
+_COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Traced(NamedTuple):
@@ -114,12 +118,6 @@ class _Attempt:
         tensors = [self._leaves[i] for i in self._at]
         for tensor in tensors:
             require_memory(tensor)
-            if vars(tensor) or any(getattr(tensor, part) for part in HOOKS):
-                msg = (
-                    "it is given a tensor with hooks or attributes, which the tensor in its place "
-                    "has not. Let the code hold it, as a closure does; or give x.detach()."
-                )
-                raise Refused(msg)
         module = proxy_tensor.make_fx(self._call, tracing_mode="fake")(*tensors)
         remove_idle(module.graph)
         values: dict[torch.fx.Node, Any] = dict(self.watch.found)
@@ -136,7 +134,7 @@ class _Attempt:
                 computed = iter(filled(node.args[0], values))
             elif node not in values and getattr(node.target, "namespace", "") != "profiler":
                 calls.append((node, call_of(node, values)))
-        results = [next(computed) if is_a(one, FakeTensor) else one for one in self._results]
+        results = [next(computed) if is_a(one, _COMPUTED) else one for one in self._results]
         try:
             result = pytree.tree_unflatten(results, self._form)
         except Exception as error:  # as a named tuple checks what it is made of
@@ -151,31 +149,35 @@ class _Attempt:
         """Call the function; return those of its results that a run computes."""
         given = list(self._leaves)
         for i, tensor in zip(self._at, tensors, strict=True):
-            given[i] = tensor
+            given[i], real = tensor, self._leaves[i]
+            vars(tensor).update({**vars(real), **vars(tensor)})  # the program's attributes
+            for part in HOOKS:
+                if hooks := getattr(real, part):
+                    setattr(tensor, part, hooks)
         args, kwargs = pytree.tree_unflatten(given, self._spec)
         named = [(f"args[{i}]", value) for i, value in enumerate(args)]
         watch = self.watch
         with disable_current_modes():
-            before = State([(_name(self._fn), self._fn), *named, *kwargs.items()])
+            before = State([(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()])
             _require_whole(before)
-            chance = Chance()
+            chance = Chance(before.generators)
         watch.begin(chance)
-        with watch, contextlib.ExitStack() as back:
-            for end in (watch.end, chance.restore, before.restore):  # last to first
-                back.callback(disable_current_modes()(end))
-            with refusing(watch.refuse):
-                value = watch.insist(lambda: self._fn(*args, **kwargs))
-            results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
-            chance.require_only_drawn()
-            watch.require_dtype()
-            with disable_current_modes():
-                for change in before.changes():
-                    raise Refused(_why_not(*change))
+        with watch:
+            with contextlib.ExitStack() as back:
+                for end in (watch.end, chance.restore, before.restore):  # last to first
+                    back.callback(disable_current_modes()(end))
+                with refusing(watch.refuse):
+                    value = watch.insist(lambda: self._fn(*args, **kwargs))
+                results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
+                chance.require_only_drawn()
+                with disable_current_modes():
+                    assigned = assignments(before.changes())
+            copy_back(assigned, before, results, watch)
         for result in results:
-            _require_shown(result)
+            _require_known(result, tensors)
         watch.fold(results)
         self._results = results
-        return [result for result in results if is_a(result, FakeTensor)]
+        return [result for result in results if is_a(result, _COMPUTED)]
 
     def _weights(self) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
         """Parameters and buffers of modules that can be reached, and are used."""
@@ -216,11 +218,18 @@ def _in_other_modes() -> bool:
     return any(not kind.__module__.startswith("torch.fx.") for kind in kinds)
 
 
+def _chances() -> Iterator[tuple[str, Any]]:
+    """The generators of random numbers beside torch's that need not be named to be used."""
+    yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        yield "NumPy's random numbers", numpy.random.mtrand._rand
+
+
 def _require_whole(state: State) -> None:
-    """Refuse tensors that have no shape yet, and what can't be put back."""
-    for name, kind in state.moving:
+    """Refuse tensors that have no shape or memory yet, and what can't be put back."""
+    for name in state.iterators:
         msg = (
-            f"it comes to {name}, one {kind}, which it may move on; a run only repeats operators. "
+            f"it comes to {name}, an iterator, which it may change; a run only repeats operators. "
             f"Take what it needs out of it before, or keep it where the code does not come to it."
         )
         raise Refused(msg)
@@ -230,37 +239,26 @@ def _require_whole(state: State) -> None:
             raise Refused(msg)
 
 
-def _why_not(name: str, old: Any, new: Any) -> str:
-    """Why a run can't change what the code has changed."""
-    if name.endswith((".grad", ".requires_grad")):
-        return (
-            f"it changes {name}, and autograd does not track a run. Use torch.autograd.grad, which "
-            f"returns gradients, or begin with gradients of zeros, and zero them in place; and "
-            f"write other tensors under torch.no_grad()."
-        )
-    return (
-        f"it changes {name} from {_brief(old)} to {_brief(new)}; a run only repeats operators. "
-        f"Call it once before, if it does so in its first call only; return the value; or keep it "
-        f"in a tensor that is changed in place, as by x.copy_(new)."
-    )
-
-
-def _brief(value: Any) -> str:
-    plain = isinstance(value, (int, float, str, type(None)))
-    return "nothing" if value is ABSENT else repr(value) if plain else f"one {type(value).__name__}"
-
-
-def _require_shown(result: Any) -> None:
-    """Refuse a result in which tensors are hidden."""
+def _require_known(result: Any, given: tuple[torch.Tensor, ...]) -> None:
+    """Refuse a result in which tensors are hidden, or numbers or attributes that a run lacks."""
+    if is_a(result, FakeTensor) and not any(result is tensor for tensor in given):
+        for name in attributes_of(result):
+            msg = (
+                f"it sets {name} of a tensor that it returns; a run only repeats operators. Set it "
+                f"on what run[...] returns."
+            )
+            raise Refused(msg)
+    kinds = (torch.Tensor, *_COMPUTED)
     hides = is_traceable_wrapper_subclass(result)
-    if is_a(result, torch.Tensor) and not hides:
+    if is_a(result, kinds) and not hides:
         return
-    parts = held_by(result)
-    if hides or isinstance(result, Iterator) or any(is_a(part, torch.Tensor) for part in parts):
+    parts = held_by(*(result if is_size(result) else [result]))
+    if hides or isinstance(result, Iterator) or any(is_a(part, kinds) for part in parts):
         kind = type(result).__name__
         msg = (
-            f"it returns one {kind}, which may hold tensors where they can't be found. Return "
-            f"them in tuples, lists and dicts, or let torch.export.register_dataclass know {kind}."
+            f"it returns one {kind}, which may hold tensors, or numbers that depend on the data, "
+            f"where they can't be found. Return them in tuples, lists and dictionaries, or let "
+            f"torch.export.register_dataclass know {kind}."
         )
         raise Refused(msg)
 

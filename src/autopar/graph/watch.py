@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,9 +14,12 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 from autopar.device import synchronize
+from autopar.effects.memory import tensors_of
+from autopar.effects.operators import written_arguments
 from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.graph.refused import Refused, line_of
+from autopar.graph.traced_call import origin_of
 from autopar.torch_private import (
     FAKE,
     VIEWS,
@@ -23,6 +28,7 @@ from autopar.torch_private import (
     TorchDispatchMode,
     disable_current_modes,
     get_dispatch_mode,
+    is_composite,
     is_traceable_wrapper_subclass,
     plain_functions,
     pytree,
@@ -37,7 +43,10 @@ _NESTED = (
     "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
     "nn.TransformerEncoder does with enable_nested_tensor=False."
 )
-_INFERENCE = "it runs in inference mode, where torch shows no operators. Trace it under no_grad()."
+_TRACKED = (
+    "it writes, with gradients on, a tensor that was there before, which autograd would track from "
+    "then on; a run only repeats operators. Write it under torch.no_grad(), or write x.detach()."
+)
 
 
 class Watch(TorchDispatchMode):
@@ -67,17 +76,24 @@ class Watch(TorchDispatchMode):
         self._chance, self._dtype = chance, torch.get_default_dtype()
         self.tracer = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self._mode = get_dispatch_mode(FAKE)
-        self._mode.shape_env = None  # so that torch refuses numbers that the data decides
+        env = self._mode.shape_env  # of this trace alone
+        self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if is_composite(func):  # as in inference mode alone
+            with self:
+                return _as_called(func).decompose(*args, **kwargs)
         with self.keeping():
             _require_traceable(func, args)
-            self.require_dtype()
+            if torch.get_default_dtype() != self._dtype:
+                msg = "it sets torch's default dtype, which no operator shows. Set it before."
+                raise Refused(msg)
             if func in self._mode.lift_fns:
                 return self._lifted(args[0])
+            self._require_untracked(func, args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs))
         result = self._noted(func, args, kwargs)
         if func not in VIEWS:
@@ -86,12 +102,6 @@ class Watch(TorchDispatchMode):
         if strides == result.stride():
             return result
         return self._noted(torch.ops.aten.as_strided.default, (result, result.shape, strides), {})
-
-    def require_dtype(self) -> None:
-        """Refuse code that has changed the dtype by which operators make tensors."""
-        if torch.get_default_dtype() != self._dtype:
-            msg = "it sets torch's default dtype, which no operator shows. Set it before."
-            raise Refused(msg)
 
     def _noted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator with tensors without memory, and note it."""
@@ -103,9 +113,10 @@ class Watch(TorchDispatchMode):
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
             with self.keeping(decides or draws):
+                generators = self._chance.given((args, kwargs)) if draws else []
                 result = func(*args, **kwargs)
                 if draws:
-                    self._chance.drawn((args, kwargs), result)
+                    self._chance.drawn(generators, result)
             self._known.note(func, args, kwargs, result)
             return result
         except Exception:  # which the code may catch: a run must not repeat it
@@ -120,6 +131,20 @@ class Watch(TorchDispatchMode):
         if not isinstance(numbers, FakeTensor):
             self._known.note_literal(result, numbers)
         return result
+
+    def _require_untracked(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Refuse to write by autograd what was there before: a call would have it tracked after."""
+        writes = any(one.alias_info and one.alias_info.is_write for one in func._schema.returns)
+        given = tensors_of((args, kwargs)) if writes and torch.is_grad_enabled() else []
+        if not any(tensor.requires_grad for tensor in given):
+            return
+        for tensor in tensors_of(written_arguments(func._schema, args, kwargs)):
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                continue  # which autograd does not track
+            slot = proxy_tensor.get_proxy_slot(tensor, self.tracer, None)
+            origin = "get_attr" if slot is None else origin_of(slot.proxy.node, _DETACH).op
+            if origin == "get_attr" or (origin == "placeholder" and not tensor.requires_grad):
+                raise Refused(_TRACKED)
 
     @contextlib.contextmanager
     def keeping(self, keeps: object = True) -> Iterator[None]:
@@ -148,6 +173,11 @@ class Watch(TorchDispatchMode):
         with self.keeping():
             raise Refused(msg)
 
+    def _guarded(self, *args: Any, **kwargs: Any) -> Any:
+        """Decide by a number, or refuse that if only a run has it."""
+        with self.keeping():
+            return self._guard(*args, **kwargs)
+
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """One without memory in a tensor's place: torch computes at once with others alone."""
         if isinstance(tensor, FakeTensor):
@@ -175,6 +205,7 @@ class Watch(TorchDispatchMode):
 
     def end(self) -> None:
         """Take back that torch has counted changes of tensors, which there were none of."""
+        del self._mode.shape_env.evaluate_expr
         changed = [both for both in self._versions if both[0]._version != both[1]]
         if changed:
             set_versions(*map(tuple, zip(*changed, strict=True)))
@@ -185,17 +216,23 @@ def _strides_of_view(tensor: torch.Tensor, view: torch.Tensor) -> tuple[int, ...
 
     Those of dimensions of size 1 may be others: they tell nothing, but matmul looks at them.
     """
-    if 1 not in view.shape:
+    if 1 not in view.shape or not all(type(size) is int for size in (*tensor.shape, *view.shape)):
         return view.stride()
     with disable_current_modes():
         there = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
         return there.view(view.shape).stride()
 
 
+@functools.cache
+def _as_called(func: Any) -> Any:
+    """An operator without what torch makes it of in Python, which rounds and draws otherwise."""
+    operator = copy.copy(func)
+    operator.py_kernels = {}
+    return operator
+
+
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse operators whose effect can't be noted."""
-    if torch.is_inference_mode_enabled():
-        raise Refused(_INFERENCE)
     if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise Refused(msg)
