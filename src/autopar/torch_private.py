@@ -74,6 +74,11 @@ dispatch_mode_count = _find("_C._len_torch_dispatch_stack", "to run tasks under 
 last_hooks = _find("_C._autograd._top_saved_tensors_default_hooks", "to run tasks under hooks")
 push_hooks = _find("_C._autograd._push_saved_tensors_default_hooks", "to run tasks under hooks")
 pop_hooks = _find("_C._autograd._pop_saved_tensors_default_hooks", "to run tasks under hooks")
+hooks_disabled = _find(
+    "_C._autograd._saved_tensors_hooks_get_disabled_error_message", "to run tasks without hooks"
+)
+disable_hooks = _find("_C._autograd._saved_tensors_hooks_disable", "to run tasks without hooks")
+enable_hooks = _find("_C._autograd._saved_tensors_hooks_enable", "to run tasks without hooks")
 DEFAULT_DEVICE = _find("_GLOBAL_DEVICE_CONTEXT", "so that tasks may set another default device")
 transform = _find("_C._functorch.peek_interpreter_stack", "to refuse tasks inside of vmap")
 InferenceMode = _find("_C._InferenceMode", "to run tasks in inference mode")

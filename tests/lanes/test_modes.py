@@ -6,12 +6,12 @@ import threading
 import pytest
 import torch
 from lane_forms import WAIT_S
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar import TaskGraph, cpu_lane
-from autopar.lanes.modes import Others, caller_modes
+from autopar.lanes.modes import caller_modes
 
 
 class Functions(TorchFunctionMode):
@@ -33,6 +33,19 @@ def default_device():
         torch.set_default_device(None)
 
 
+@contextlib.contextmanager
+def settings_of_autocast(dtype, caches):
+    """What holds for who enters autocast without settings of its own."""
+    before = torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+    torch.set_autocast_dtype("cpu", dtype)
+    torch.set_autocast_cache_enabled(caches)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype("cpu", before[0])
+        torch.set_autocast_cache_enabled(before[1])
+
+
 _packed = threading.local()
 
 
@@ -50,6 +63,12 @@ def saved_by():
     with torch.enable_grad():
         torch.ones(1, requires_grad=True).exp()
     return _packed.by
+
+
+def allows_hooks():
+    with contextlib.suppress(RuntimeError), hooks("probe"):
+        return True
+    return False
 
 
 def probe():
@@ -70,6 +89,7 @@ def probe():
             type(each) for each in torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         ],
         "saved": saved_by(),
+        "allows hooks": allows_hooks(),
     }
 
 
@@ -85,11 +105,14 @@ _CONTEXTS = {
     "float16": lambda: torch.autocast("cpu", dtype=torch.float16),
     "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "uncached": lambda: torch.autocast("cpu", cache_enabled=False),
+    "dtype of autocast": lambda: settings_of_autocast(torch.float16, caches=True),
+    "no cache of autocast": lambda: settings_of_autocast(torch.bfloat16, caches=False),
     "with device": lambda: torch.device("meta"),
     "default device": default_device,
     "functions": Functions,
     "dispatches": Dispatches,
     "hooks": lambda: hooks("outer"),
+    "no hooks": lambda: disable_saved_tensors_hooks("none here"),
 }
 
 in_each = pytest.mark.parametrize("context", [*_CONTEXTS])
@@ -101,6 +124,8 @@ def test_a_task_sees_what_its_submitter_saw_and_nobody_else_anything_of_it(new_l
     plain = probe()
     with new_lane() as lane, cpu_lane() as held:
         for name, other in _CONTEXTS.items():
+            if {context, name} == {"hooks", "no hooks"}:
+                continue  # torch refuses either within the other
             opened = threading.Event()
             waits = held.submit(opened.wait, WAIT_S)
             with _CONTEXTS[context]():
@@ -148,7 +173,7 @@ def test_what_a_task_leaves_switched_reaches_no_other(context):
         kept.clear()
 
 
-@pytest.mark.parametrize("context", [name for name in _CONTEXTS if name != "inference"])
+@in_each
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("run", ["run", "run_serial"])
 def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_caller(
@@ -173,8 +198,7 @@ def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_
 
 def test_what_fails_when_switched_to_leaves_what_held():
     plain = probe()
-    others = Others(functions=(Functions(),), hooks=(("no", "hooks", "these"),))
-    modes = caller_modes()._replace(others=others)
+    modes = caller_modes()._replace(functions=(Functions(),), hooks=(("no", "hooks", "these"),))
     with pytest.raises(TypeError):
         modes.call(int)
     assert probe() == plain

@@ -3,14 +3,15 @@
 `with torch.no_grad():` and its like hold in the thread that enters them, and in no other. What a
 thread gives away to others runs under what held where it was given away:
 
-    grad mode and inference mode, the current GPU, autocast, the default device, other function and
-    dispatch modes, hooks for saved tensors
+    grad mode and inference mode, autocast, the default device, other function and dispatch modes,
+    hooks for saved tensors and that there may be none, the current GPU
 
 The default dtype, deterministic algorithms and the choice of kernels hold for all threads anyway.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,18 +22,7 @@ from autopar import torch_private as private
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 _DEVICES = ("cpu", "cuda")  # of which autocast has settings of their own
-
-
-class Others(NamedTuple):
-    """What mostly is not there: autocast, modes and hooks. Without arguments, what torch has."""
-
-    autocast: tuple[bool, ...] = (False, False)  # for each of `_DEVICES`, as the dtypes
-    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
-    caches: bool = True
-    functions: tuple[Any, ...] = ()
-    dispatches: tuple[Any, ...] = ()
-    hooks: Hooks = ()
-    device: Any = None  # the function mode of the default device, where one was set
+_guards = threading.local()  # what has put inference mode back, by thread
 
 
 class Modes(NamedTuple):
@@ -41,50 +31,65 @@ class Modes(NamedTuple):
     grad: bool
     inference: bool
     gpu: int | None  # the current one's index, where CUDA is used
-    others: Others | None  # None where there are none, as that is asked before and after each task
+    casts: tuple[Any, ...]  # what autocast does, on or off: dtypes by device, whether it caches
+    autocast: tuple[bool, ...] = (False, False)  # whether it is on, for each of `_DEVICES`
+    functions: tuple[Any, ...] = ()
+    dispatches: tuple[Any, ...] = ()
+    hooks: Hooks = ()
+    no_hooks: str | None = None  # what is said to who enters some, where that is refused
+    device: Any = None  # the function mode of the default device, where one was set
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
-        before = thread_modes()
-        if self.inference != before.inference:
-            with private.InferenceMode(self.inference):  # only a guard can switch it
+        if self.inference != torch.is_inference_mode_enabled():
+            with private.InferenceMode(self.inference):
                 return self.call(fn, *args, **kwargs)
-        if self.others is not before.others:
-            before = before._replace(others=_others())  # dtypes too, where autocast is off
+        before = thread_modes()
         try:
-            self.hold(before)
+            self._switch_from(before)
             return fn(*args, **kwargs)
         finally:
             before.hold()
 
-    def hold(self, now: Modes | None = None) -> None:
-        """Let hold in the calling thread what doesn't yet, but for inference mode."""
-        now = now or thread_modes()
+    def hold(self) -> None:
+        """Let hold in the calling thread again what did before a task, whatever that has left."""
+        if self.inference != torch.is_inference_mode_enabled():
+            # Only a guard can switch it, and what ends one puts back what was before that.
+            _guards.last = None
+            _guards.last = private.InferenceMode(self.inference)
+            _guards.last.__enter__()
+        self._switch_from(thread_modes())
+
+    def _switch_from(self, now: Modes) -> None:
+        """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
         if self == now:
             return
-        there, here = now.others or Others(), self.others or Others()
         while private.function_mode_count():  # first, as they would see what is done here
             private.pop_function_mode()
-        if here.dispatches != there.dispatches:
+        if self.dispatches != now.dispatches:
             while private.dispatch_mode_count():
                 private.pop_dispatch_mode()
-            for mode in here.dispatches:
+            for mode in self.dispatches:
                 private.push_dispatch_mode(mode)
-        if here.hooks != there.hooks:
+        if (self.hooks, self.no_hooks) != (now.hooks, now.no_hooks):
+            private.enable_hooks()
             _pop_hooks()
-            _push_hooks(here.hooks)
-        if here[:3] != there[:3]:
-            for device, is_on, dtype in zip(_DEVICES, here.autocast, here.dtypes, strict=True):
+            _push_hooks(self.hooks)
+            if self.no_hooks is not None:
+                private.disable_hooks(self.no_hooks)
+        if (self.casts, self.autocast) != (now.casts, now.autocast):
+            *dtypes, caches = self.casts
+            for device, dtype, is_on in zip(_DEVICES, dtypes, self.autocast, strict=True):
                 torch.set_autocast_dtype(device, dtype)
                 torch.set_autocast_enabled(device, is_on)
-            torch.set_autocast_cache_enabled(here.caches)
+            torch.set_autocast_cache_enabled(caches)
             torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
         if self.gpu is not None and self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
         private.set_grad_enabled(self.grad)
-        for mode in here.functions:
+        for mode in self.functions:
             private.push_function_mode(mode)
-        private.DEFAULT_DEVICE.device_context = here.device
+        private.DEFAULT_DEVICE.device_context = self.device
 
 
 def caller_modes() -> Modes:
@@ -100,34 +105,27 @@ def caller_modes() -> Modes:
         )
         raise RuntimeError(msg)
     modes = thread_modes()
-    if modes.others is not None and True in modes.others.autocast:
-        modes = modes._replace(others=modes.others._replace(caches=False))
-    return modes
+    return modes._replace(casts=(*modes.casts[:-1], False)) if True in modes.autocast else modes
 
 
 def thread_modes() -> Modes:
     """What holds in the calling thread."""
     gpu = private.current_gpu() if torch.cuda.is_initialized() else None
-    some = (
-        private.autocast_is_on()
-        or private.function_mode_count()
-        or private.dispatch_mode_count()
-        or private.last_hooks(True)
-    )
-    inference = torch.is_inference_mode_enabled()
-    return Modes(torch.is_grad_enabled(), inference, gpu, _others() if some else None)
-
-
-def _others() -> Others:
+    dtypes = torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
+    casts = (*dtypes, torch.is_autocast_cache_enabled())
+    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu, casts)
+    no_hooks, autocast_is_on = private.hooks_disabled(), private.autocast_is_on()
+    some = private.function_mode_count() or private.dispatch_mode_count()
+    if no_hooks is None and not (autocast_is_on or some or private.last_hooks(True)):
+        return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
-    return Others(
-        tuple(map(torch.is_autocast_enabled, _DEVICES)),
-        tuple(map(torch.get_autocast_dtype, _DEVICES)),
-        torch.is_autocast_cache_enabled(),
-        tuple(private.function_modes()),
-        tuple(private.dispatch_modes()),
-        hooks,
-        getattr(private.DEFAULT_DEVICE, "device_context", None),
+    return modes._replace(
+        autocast=tuple(map(torch.is_autocast_enabled, _DEVICES)),
+        functions=tuple(private.function_modes()),
+        dispatches=tuple(private.dispatch_modes()),
+        hooks=hooks,
+        no_hooks=no_hooks,
+        device=getattr(private.DEFAULT_DEVICE, "device_context", None),
     )
 
 
