@@ -128,6 +128,7 @@ def test_times_are_told(run):
     assert set(done.cost_s) == {task.number for task in tasks}
     assert all(cost_s >= 2e-3 for cost_s in done.cost_s.values())
     assert done.wall_s >= done.timeline.makespan_s >= 2 * 2e-3
+    assert done.limit_s >= 3 * 2e-3  # nothing was known: by its own times, on two lanes
     assert done.spans[tasks[0].number].end_s <= done.spans[tasks[5].number].start_s
 
 

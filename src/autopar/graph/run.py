@@ -1,4 +1,4 @@
-"""Run: one run of a graph, as its caller sees it: results by task, and times."""
+"""Run: one run of a graph, as its caller sees it: results by task, times, and a limit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from autopar.effects.task import Task
 from autopar.graph.execution import AwaitedNode, Execution, Moment
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan, tasks_and_copies
+from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
 from autopar.refusal import NoValue, what
@@ -22,7 +23,7 @@ from autopar.torch_private import pytree
 
 
 class Run(Closed):
-    """One run of a graph: its results by task, and its timeline.
+    """One run of a graph: its results by task, its timeline, its limit.
 
     Attributes:
         plan: What it does.
@@ -31,7 +32,7 @@ class Run(Closed):
     >>> graph = ap.TaskGraph()
     >>> two = graph.add(max, 1, 2)
     >>> run = graph.run()
-    >>> run[two], run.timeline.makespan_s <= run.wall_s
+    >>> run[two], run.limit_s <= run.wall_s
     (2, True)
     """
 
@@ -149,6 +150,22 @@ class Run(Closed):
     def cost_s(self) -> dict[int, float]:
         """Seconds that each task and copy took, by its number."""
         return {number: span.duration_s for number, span in self.spans.items()}
+
+    @property
+    def limit_s(self) -> float:
+        """The larger of the longest chain and the busiest resource, in seconds.
+
+        By the costs that the plan was made with, or by the tasks' times in this run if it knew
+        none.
+        """
+        if self.plan.known:
+            return self.plan.limit_s
+        cost_s = self.cost_s
+        jobs = [
+            job._replace(cost_s=cost_s.get(number, 0.0))
+            for number, job in enumerate(self.plan.schedule.jobs)
+        ]
+        return limit_s(jobs, self.plan.resources)
 
     def __repr__(self) -> str:
         state = "under way"
