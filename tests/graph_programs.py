@@ -114,10 +114,12 @@ class Program:
             refs = self._arguments(kind)
             if refs is not None:
                 self._add(kind, refs, chance.choice(devices))
+        places = range(len(self.windows), len(self.values))
+        self.orders = [sorted(chance.sample(places, 2)) for _ in range(chance.randint(0, 3))]
 
     def __repr__(self):
         steps = [f"{3 * len(self.homes) + i}: {step}" for i, step in enumerate(self.steps)]
-        return "\n".join(["Program", *map(str, self.windows), *steps])
+        return "\n".join(["Program", *map(str, self.windows), *steps, f"orders {self.orders}"])
 
     def buffers(self):
         numbers = torch.Generator().manual_seed(self.seed)
@@ -134,6 +136,8 @@ class Program:
             writes = [values[ref.number] for ref in step.writes]
             options = {"device": step.device, "writes": writes, "cost_s": step.cost_s}
             values.append(graph.add(step.fn, *args, **options))
+        for first, then in self.orders:
+            graph.order(values[first], values[then])
         return graph, values
 
     def expected(self):

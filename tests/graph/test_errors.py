@@ -88,9 +88,11 @@ def look_at_all(work, at, kind):
 
 def test_nothing_is_begun_after_a_failure(in_time):
     graph, ran = TaskGraph(cpu_lanes=2), []
-    graph.add(lambda: 1 / 0, cost_s=1.0)
+    fail = graph.add(lambda: 1 / 0, cost_s=1.0)
+    other = graph.add(ran.append, 1, cost_s=0.5)
+    graph.order(fail, other)
     for number in range(10):
-        graph.add(ran.append, number, cost_s=0.5)
+        graph.order(other, graph.add(ran.append, number))
     for run in (graph.run, graph.run_serial):
         with pytest.raises(ZeroDivisionError):
             in_time(run)

@@ -1,6 +1,7 @@
 """What a graph refuses before anything runs, and with which words."""
 
 import collections
+import contextlib
 import functools
 import operator
 import sys
@@ -44,6 +45,7 @@ REFUSED = {  # b: what was built; add: a new task of it
     "writes of task 'new' is one Generator": (
         *(TypeError, lambda b, add: add(3, writes=torch.default_generator)),
     ),
+    "'elsewhere'.*another": (ValueError, lambda b, add: b.graph.order(b.first, b.elsewhere)),
     "cost_s of task 'new' is -1": (ValueError, lambda b, add: add(b.x, cost_s=-1)),
     "'new' is nan": (ValueError, lambda b, add: add(b.x, cost_s=float("nan"))),
     "'new' is inf": (ValueError, lambda b, add: add(b.x, cost_s=float("inf"))),
@@ -77,6 +79,16 @@ def test_what_lies_elsewhere_is_not_written():
         for value, device in ((x, "cuda:0"), (there, "cpu"), (there, "cuda:1")):
             with pytest.raises(ValueError, match="task 'add_' on .* is to write to .*lost"):
                 graph.add(torch.Tensor.add_, value, 1, writes=[value], device=device)
+
+
+@pytest.mark.parametrize("run", ["run", "run_serial", "measure", "plan", "start"])
+def test_a_circle_is_refused_and_named(built, run):
+    then = built.graph.add(print, built.first, name="then")
+    built.graph.order(then, built.first)
+    with pytest.raises(ValueError, match=r"circle: .*'first' -> 'then'|'then' -> 'first'"):
+        started = getattr(built.graph, run)()
+        if isinstance(started, contextlib.AbstractContextManager):
+            started.__enter__()
 
 
 # -- tasks where nobody looks ---------------------------------------------------------------------

@@ -123,6 +123,7 @@ def test_a_run_says_how_it_stands():
 def test_times_are_told(run):
     graph = TaskGraph(cpu_lanes=2)
     tasks = [graph.add(time.sleep, 2e-3, name=f"nap {n}") for n in range(6)]
+    graph.order(tasks[0], tasks[5])
     done = getattr(graph, run)()
     assert sorted(span.name for span in done.timeline.spans) == [f"nap {n}" for n in range(6)]
     assert set(done.cost_s) == {task.number for task in tasks}
@@ -147,7 +148,7 @@ def test_autograd_is_as_the_caller_has_it(run, mode):
     assert gradient.tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("run", ["run", "run_serial"])
+@pytest.mark.parametrize("run", ["run", "run_serial", "check"])
 def test_autocast_is_as_the_caller_has_it(run):
     graph = TaskGraph(cpu_lanes=2)
     dtypes = []
@@ -163,13 +164,15 @@ def test_autocast_is_as_the_caller_has_it(run):
 
 def test_a_plan_is_kept_until_something_changes():
     graph = TaskGraph(cpu_lanes=2)
-    _, two = graph.add(torch.ones, 2), graph.add(torch.zeros, 2)
+    one, two = graph.add(torch.ones, 2), graph.add(torch.zeros, 2)
     plan = graph.plan()
     assert (graph.run().plan, graph.run_serial().plan, graph.plan()) == (plan,) * 3
+    graph.order(one, two)
+    ordered = graph.plan()
     graph.measure(1)
     measured = graph.plan()
     graph.add(torch.neg, two)
-    assert len({id(plan) for plan in (plan, measured, graph.plan())}) == 3
+    assert len({id(plan) for plan in (plan, ordered, measured, graph.plan())}) == 4
 
 
 def test_measured_costs_steer_the_plan():

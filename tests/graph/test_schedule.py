@@ -20,12 +20,13 @@ _NO_LESS = 1 - 1e-9  # of a sum in another order
 
 
 def a_graph(chance, count, density, costs=None):
-    """Jobs, each after a share of those before it."""
-    jobs = []
-    for number in range(count):
-        after = tuple(other for other in range(number) if chance.random() < density)
+    """Jobs in a random order, each after a share of those that could be before it."""
+    numbers = chance.sample(range(count), count)
+    jobs = [None] * count
+    for i, number in enumerate(numbers):
+        after = tuple(other for other in numbers[:i] if chance.random() < density)
         cost_s = chance.choice(costs or (1, 2, 3, 5, 8, 10 * chance.random()))
-        jobs.append(Job(f"j{number}", chance.choice([*_RESOURCES]), cost_s, after))
+        jobs[number] = Job(f"j{number}", chance.choice([*_RESOURCES]), cost_s, after)
     return jobs
 
 
@@ -247,6 +248,14 @@ def test_faults_name_the_jobs():
 
 
 # -- what is refused, and what is shown -----------------------------------------------------------
+
+
+def test_jobs_in_a_circle_are_refused_by_name():
+    jobs = [Job(f"round {i}", "cpu", 1.0, ((i + 1) % 3,)) for i in range(3)]
+    with pytest.raises(ValueError, match="in a circle: 'round .*; expected an order") as caught:
+        schedule([*jobs, Job("apart", "cpu", 1.0)], _RESOURCES)
+    assert all(f"'{job.name}'" in str(caught.value) for job in jobs)
+    assert "apart" not in str(caught.value)
 
 
 def test_a_schedule_shows_lanes_names_and_times():

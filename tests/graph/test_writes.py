@@ -183,8 +183,8 @@ def test_gradients_by_way_of_parts_are_those_of_the_program():
 
 def test_nothing_is_begun_after_an_alarm():
     graph, ran, x = TaskGraph(cpu_lanes=1), [], torch.zeros(4)
-    graph.add(adds_one, x, name="first", writes=())
-    graph.add(ran.append, 1)
+    first = graph.add(adds_one, x, name="first", writes=())
+    graph.order(first, graph.add(ran.append, 1))
     message = r"task 'first', or one that ran at once, changed args\[0\].*\(4,\).*`writes`"
     with pytest.raises(RuntimeError, match=message) as why:
         graph.run()

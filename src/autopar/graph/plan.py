@@ -154,8 +154,14 @@ class Plan(Closed):
 
     @functools.cached_property
     def _steps_in_order(self) -> Steps:
-        """What one thread does that does all, in the order of the program."""
-        share = [entry._replace(lane="") for entry in sorted(self.schedule.entries)]  # on one lane
+        """What one thread does that does all, in the order of the program.
+
+        What is to wait for later tasks comes after them.
+        """
+        jobs = [job._replace(resource="") for job in self.schedule.jobs]
+        entry_of = {entry.job: entry for entry in self.schedule.entries}
+        in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
+        share = [entry_of[entry.job]._replace(lane="") for entry in in_turn]  # as if on one lane
         return self._made({"one by one": share})
 
     def _made(self, shares: Mapping[str, Sequence[Entry]]) -> Steps:

@@ -171,6 +171,18 @@ class Program:
                 )
                 raise RuntimeError(msg)
 
+    def order(self, first: Task, then: Task) -> None:
+        """Let a task wait for another."""
+        for task in (first, then):
+            if not isinstance(task, Task):
+                msg = (
+                    f"order was given {what(task)}; expected two tasks, as graph.add returns them."
+                )
+                raise TypeError(msg)
+            self._require_own(task, "order")
+        old = self.nodes[then.number]
+        self.nodes[then.number] = replace(old, after=old.after | {first.number})
+
     def in_order(self, *, tracks: bool) -> list[Node]:
         """The nodes, each with those that it comes after by what both read and write.
 
@@ -179,7 +191,7 @@ class Program:
         """
         all_before = self.hazards.before(tracks=tracks)
         return [
-            replace(node, after=frozenset(before)) if before else node
+            replace(node, after=node.after | before) if before else node
             for node, before in zip(self.nodes, all_before, strict=True)
         ]
 

@@ -13,7 +13,7 @@ import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from autopar.timing.measurement import format_seconds
@@ -34,7 +34,7 @@ class Job(NamedTuple):
         name: For people.
         resource: Where it runs, by name.
         cost_s: Seconds that it takes by itself.
-        after: Numbers of jobs given before it that must end before it.
+        after: Numbers of jobs, counted in the order they are given, that must end before it.
     """
 
     name: str
@@ -119,12 +119,15 @@ def schedule(
     rank). Where there are few jobs, chance tries other orders, and the shortest schedule is kept.
 
     Args:
-        jobs: What to do.
+        jobs: What to do; `after` may name jobs that come later in the list.
         resources: Each resource that a job names.
         tries: How many other orders to try; fewer for more jobs if not given.
+
+    Raises:
+        ValueError: Jobs wait for each other in a circle.
     """
-    costs_s = [job.cost_s for job in jobs]
-    ranks = _upward_ranks(jobs, costs_s)
+    order, costs_s = _topological(jobs), [job.cost_s for job in jobs]
+    ranks = _upward_ranks(jobs, order, costs_s)
     # One after another any order is as long, and that of the program needs the least memory.
     in_turn = [min(resource) for resource in resources.values()] == [1]
     best = _by_rank(jobs, resources, range(0, -len(jobs), -1) if in_turn else ranks)
@@ -137,7 +140,7 @@ def schedule(
         spread_s = _SPREADS[number % len(_SPREADS)] * max(ranks)
         # All above zero, so that who comes after another has the lower rank of both.
         others_s = [cost_s + spread_s * chance.uniform(0.01, 1) for cost_s in costs_s]
-        others = _upward_ranks(jobs, others_s)
+        others = _upward_ranks(jobs, order, others_s)
         other = _by_rank(jobs, resources, others)
         best = min(best, other, key=operator.itemgetter(0))
     return Schedule(tuple(jobs), _on_lanes(jobs, resources, best[1]))
@@ -148,13 +151,25 @@ def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     costs_s, work_s = [job.cost_s for job in jobs], dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s / min(resources[job.resource])
-    return max([0.0, *_upward_ranks(jobs, costs_s), *work_s.values()])
+    return max([0.0, *_upward_ranks(jobs, _topological(jobs), costs_s), *work_s.values()])
 
 
-def _upward_ranks(jobs: Sequence[Job], costs_s: Sequence[float]) -> list[float]:
+def _topological(jobs: Sequence[Job]) -> list[int]:
+    """All jobs, each behind those that it comes after; a ValueError names those in a circle."""
+    try:
+        return [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
+    except CycleError as error:
+        circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
+        msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
+        raise ValueError(msg) from None
+
+
+def _upward_ranks(
+    jobs: Sequence[Job], order: Sequence[int], costs_s: Sequence[float]
+) -> list[float]:
     """Seconds from each job's start to the end of the longest chain that begins with it."""
     ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
-    for number in reversed(range(len(jobs))):
+    for number in reversed(order):
         ranks[number] += costs_s[number]
         for before in jobs[number].after:
             ranks[before] = max(ranks[before], ranks[number])

@@ -154,12 +154,23 @@ class TaskGraph(Closed):
         self._planned = None
         return result
 
+    def order(self, first: Task, then: Task) -> None:
+        """Let a task wait for another, whatever their arguments are.
+
+        Raises:
+            ValueError: A task is of another graph.
+            TypeError: Something is no task.
+        """
+        self._program.order(first, then)
+        self._planned = None
+
     def plan(self) -> Plan:
         """Which lane each task and copy goes to, in which order, and what it waits for.
 
         Tasks that take longer to the end go first, by costs that were given or measured.
 
         Raises:
+            ValueError: Tasks wait for each other in a circle.
             RuntimeError: A module that was traced has other tensors as its weights now, or the
                 default dtype is another.
         """
@@ -181,7 +192,7 @@ class TaskGraph(Closed):
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
-            RuntimeError: As `plan` does, or the graph is running.
+            ValueError: As `plan` does.
         """
         for _ in self._alone():
             run = self._ran(self.plan(), timed=timed)
