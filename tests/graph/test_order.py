@@ -202,7 +202,7 @@ def test_what_is_not_declared_comes_after_all_before_it_and_before_all_after(kin
     graph = TaskGraph(cpu_lanes=3)
     for task in ((torch.neg, X), (torch.neg, X), (fn, *args), (torch.neg, X), (torch.neg, X)):
         graph.add(*task)
-    for look in (lambda: None, lambda: graph.measure(1)):
+    for look in (lambda: None, graph.check, lambda: graph.measure(1)):
         look()
         nodes = graph.plan().nodes
         assert ancestors(nodes, 2) == {0, 1}

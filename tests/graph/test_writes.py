@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from autopar import TaskGraph
+from autopar.effects.calls import name_of
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -223,3 +225,83 @@ def test_what_is_said_is_no_news():
         sums = [graph.add(lambda *xs: float(sum(x.sum() for x in xs)), x, made, view)]
     for n in range(1, 4):
         assert graph.run()[sums] == [12 * n + 2 * (12 * (n - 1) + 12)]
+
+
+# -- a check: one sentence for what is not said, none for its twin --------------------------------
+
+_GLOBAL = torch.zeros(3)
+
+
+def reads_a_global():
+    return _GLOBAL + 1
+
+
+def checked(*tasks):
+    """What a check says of tasks, each a function, its arguments, and what it says it writes."""
+    graph = TaskGraph(cpu_lanes=2)
+    for fn, *args, writes in tasks:
+        graph.add(fn, *args, writes=writes)
+    return graph.check()
+
+
+NOT_GIVEN = "reads a tensor of shape (3,) that 'add_' changes: make it an argument"
+
+
+@pytest.mark.parametrize(
+    "read", [reads_a_global, lambda: _GLOBAL.view(3), lambda: _GLOBAL], ids=["used", "view", "back"]
+)
+def test_a_check_tells_of_a_tensor_that_is_read_without_being_given_and_that_another_changes(read):
+    assert checked((read, ())) == []  # nobody changes it
+    (sentence,) = checked((read, ()), (_GLOBAL.add_, 1, None))
+    assert sentence == f"{name_of(read)!r} {NOT_GIVEN}"
+
+
+CHANGE = {
+    "in a function": lambda: adds_one(_GLOBAL),
+    "returned in a list": lambda: [_GLOBAL.add_(1)],
+    "an output": lambda: torch.add(_GLOBAL, 1, out=_GLOBAL),
+    "detached": lambda: _GLOBAL.detach().add_(1),
+    "a view": lambda: _GLOBAL.view(3, 1)[1:].add_(1),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGE)
+def test_a_check_tells_of_a_tensor_that_is_changed_and_in_no_writes(kind):
+    (sentence,) = checked((CHANGE[kind], ()))
+    wanted = r"'<lambda> in .*' changes a tensor of shape \(.*\), and its `writes`"
+    assert re.match(wanted, sentence)
+    assert checked((CHANGE[kind], [_GLOBAL])) == []
+
+
+def test_a_check_tells_who_changes_a_result_that_it_was_not_given():
+    graph, kept = TaskGraph(cpu_lanes=2), []
+    graph.add(lambda: (kept.append(torch.zeros(3)), kept[-1])[1], name="makes")
+    graph.add(lambda: kept[-1].add_(1), writes=(), name="changes")
+    (sentence,) = graph.check()
+    assert sentence.startswith("'changes' changes a tensor of shape (3,)")
+
+
+def test_a_check_tells_of_random_numbers():
+    own, unsaid = torch.Generator(), torch.Generator()
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(nn.Dropout(), X, writes=(), name="drops")
+    graph.add(nn.Dropout().eval(), X, writes=(), name="does not")
+    graph.add(lambda chance: torch.rand(1, generator=chance), own, writes=[own], name="says")
+    graph.add(lambda chance: torch.rand(1, generator=chance), unsaid, writes=(), name="its own")
+    assert graph.check() == [
+        "'drops' draws random numbers: leave its `writes` out",
+        "'its own' draws from a generator, and its `writes` does not hold that: add it",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.from_numpy(x.numpy().copy()).add_(1),
+        lambda x: torch.tensor([1.0, 2.0]).mul_(2).sum(),
+        lambda x: [torch.zeros(3).add_(x) for _ in range(3)],
+        lambda x: x.clone().view(3, 1).add_(1)[1:],
+    ],
+)
+def test_a_check_is_silent_about_what_a_task_makes_itself(fn):
+    assert checked(*[(fn, X, ())] * 2) == []

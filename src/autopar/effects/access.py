@@ -53,6 +53,10 @@ class Places:
         """The numbers of all that has a byte in common with a range."""
         return set().union(*(self._numbers[other] for other in self.meeting(lies)))
 
+    def covers(self, lies: ByteRange) -> bool:
+        """Whether one of them has every byte of a range."""
+        return lies in self._numbers or any(other.covers(lies) for other in self.meeting(lies))
+
     def add(self, lies: ByteRange, number: int = 0) -> None:
         """Note one more."""
         if lies not in self._numbers:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.device import cpu, synchronize
+from autopar.graph.audit import Audit
 from autopar.graph.node import Node, wait_for_gpus
 from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
@@ -49,6 +50,7 @@ class Execution:
         asked: Whether results may be asked for before the end.
         tracks: Whether autograd tracks what tasks do, where it is on.
         in_order: Whether one thread does all in the order of the program.
+        audit: What observes the tasks, in a run in order.
         alone: Whether a run in order takes a GPU's times on the device, behind something that
             keeps it busy while the host launches.
     """
@@ -61,6 +63,7 @@ class Execution:
         asked: bool = False,
         tracks: bool = True,
         in_order: bool = False,
+        audit: Audit | None = None,
         alone: bool = False,
     ) -> None:
         count, self.start_s = len(plan.nodes), time.perf_counter()
@@ -77,6 +80,7 @@ class Execution:
         self.left: list[bool] = []  # something, once nobody does anything for it any more
         self.wall_s = float("nan")  # from the start to the end, once it is there
         self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
+        self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
         self._awaited: dict[int, Outcome[None]] = {}  # only where somebody had to wait
@@ -209,8 +213,8 @@ class Execution:
             self._give_up(share)
 
     def _with_calls(self, share: list[Step]) -> list[Step]:
-        """Steps that call their tasks themselves, also where tools look on, or the guard does."""
-        closely = tools_listen() or autocast_is_on()
+        """Steps that call their tasks themselves, also where somebody looks on, or holds them."""
+        closely = self._audit is not None or tools_listen() or autocast_is_on()
         if not (closely or self.plan._is_held):
             return share
         return [
@@ -221,10 +225,13 @@ class Execution:
         ]
 
     def _call(self, number: int) -> Any:
-        """Run a task, held to what it has said, and named for tools."""
+        """Run a task, held to what it has said, and observed by an audit or named for tools."""
         node = self.plan.nodes[number]
+        call = functools.partial(self.plan._guard.call, node, self.results)
+        if self._audit is not None:
+            return self._audit.call(node, call, self.results)
         with contextlib.nullcontext() if self.in_order else annotate(node.name):
-            return self.plan._guard.call(node, self.results)
+            return call()
 
     def _held(self, number: int, call: Any, *values: Any) -> Any:
         """Run a task that is not torch's, and leave thread-wide modes as they were before it."""

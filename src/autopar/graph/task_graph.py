@@ -17,6 +17,7 @@ import torch
 
 from autopar.effects.memory import Closed
 from autopar.effects.task import Task
+from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
 from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
@@ -230,6 +231,23 @@ class TaskGraph(Closed):
         for _ in self._alone():
             run = self._ran(self.plan(), in_order=True)
         return run
+
+    def check(self) -> list[str]:
+        """Run the tasks one after another, and hold them to what their `writes` says.
+
+        Returns:
+            A sentence for each tensor that torch's operators change in a task that did not say so,
+            or read though it was not given and another task changes it; and for random numbers.
+
+        Raises:
+            Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was
+                given, or that its function holds, and that is not in its `writes`.
+        """
+        for _ in self._alone():
+            plan = self.plan()
+            audit = Audit(plan.nodes, plan._guard.hazards)
+            self._ran(plan, in_order=True, audit=audit)
+        return audit.sentences()
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
         """Run the tasks and keep each one's time; later plans are made by it.
