@@ -105,11 +105,11 @@ ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fe
 # --------------------------------------------------
 # Compare all rows with *data on the device already*, which nobody has to feed. *Prefetch* by itself
 # copies on the host as the loader does, so it may gain little; data pinned once spares that copy.
-
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
+ways = [fed.measurements[way] for way in (THERE, LOADER, PREFETCH, ONCE)]
 ap.show(
-    ap.compare([fed.measurements[way] for way in (THERE, LOADER, PREFETCH, ONCE)], baseline=THERE),
+    ap.compare(ways, baseline=THERE, highlight=ONCE),
     ap.claim("The loader's thread and workers cost the loop time.", slower, at_least=1.2, unit="×"),
     ap.claim("Prefetch of data pinned once keeps most speed.", kept, at_least=0.7, unit="%"),
 )
@@ -123,7 +123,7 @@ ap.show(
 copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
 counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
 ap.show(
-    ap.compare([fed.measurements[label] for label in BESIDE]),
+    ap.compare([fed.measurements[label] for label in BESIDE], highlight=COUNTS),
     ap.claim("A thread that copies holds launches up little.", copies, at_most=1.5, unit="×"),
     ap.claim("A thread that counts holds them up.", counts, at_least=2, unit="×"),
 )

@@ -123,7 +123,7 @@ low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] fo
 hidden = ap.Estimate(1 - share, 1 - high, 1 - low, 3, gpus.origin, gpus.processors)
 saved = gpus.estimate(lambda s: (s[AFTER] - s[BUCKETS]) / (s[AFTER] - s["computing alone"]))
 ap.show(
-    ap.compare(gpus.measurements, limit_s=limit_s, **alone),
+    ap.compare(gpus.measurements, limit_s=limit_s, highlight=BUCKETS, **alone),
     ap.claim("By the timeline, most of the exchange is hidden.", hidden, at_least=0.6, unit="%"),
     ap.claim("By the clock, less than half of it is saved.", saved, at_most=0.5, unit="%"),
 )

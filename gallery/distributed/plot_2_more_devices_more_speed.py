@@ -115,7 +115,7 @@ products = scaled.estimate(lambda s: s["products on one"] / s["products, divided
 divided = scaled.estimate(lambda s: s["steps on one"] / s["steps, divided by 2"])
 each = scaled.estimate(lambda s: s["steps on one"] / s["steps, 2 times"])
 ap.show(
-    ap.compare(scaled.measurements, limit_s=limits_s),
+    ap.compare(scaled.measurements, limit_s=limits_s, highlight="steps, divided by 2"),
     ap.claim("Two GPUs are nearly twice as fast at products.", products, at_least=1.8, unit="×"),
     ap.claim("Two GPUs are clearly faster at a batch.", divided, at_least=1.3, unit="×"),
     ap.claim("With a batch each they lose little.", each, at_least=0.8, unit="%"),

@@ -99,8 +99,8 @@ ap.show_timelines(
 # In plain PyTorch the book's order takes the sum
 # -----------------------------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two at its fastest.
-
-ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))
+look = {"parts": ALONE, "baseline": CPU_FIRST, "highlight": GPU_FIRST}
+ap.show(ap.compare(record.measurements, limit_s=limit_s, **look))
 
 # %%
 # Compare *plain, CPU first* with both parts, and the other ways with the longer one. *Saved* is the

@@ -24,7 +24,7 @@ from autopar.display.format import badge, format_seconds, origins_of, printable,
 from autopar.display.page import page
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, scale_of
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences
+from autopar.display.text import MARKS, hidden_shares, lane_table, panels_of, picture, sentences
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
@@ -119,6 +119,12 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))
+        hidden = [
+            f"{name}: {share}" if name else share
+            for name, timeline in self.panels
+            for share in hidden_shares(timeline)
+        ]
+        look = f"Look at what is hidden: {'; '.join(hidden)}." if hidden else ""
         details = [*map(_paragraph, _said(self))]
         for name, timeline in self.panels:
             details.append(lane_table(timeline, f"{name or self.title}: lanes")._repr_html_())
@@ -126,7 +132,7 @@ class Drawing:
         return printable(
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
-            f"{_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}\n{badges}\n</figcaption>\n"
+            f"{_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}{_paragraph(look)}\n{badges}\n</figcaption>\n"
             "<details><summary>The same in words, in tables and as files</summary>\n"
             + "\n".join([*details, "</details>\n</figure>"])
         )

@@ -193,7 +193,8 @@ def compare(
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
         parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
-        highlight: The label of the row that the reader is to look at, shown bold.
+        highlight: The label of the row that the reader is to look at, shown bold; a note has its
+            figures.
         caption: What the table shows, in words.
 
     Raises:
@@ -245,6 +246,14 @@ def compare(
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
     notes = []
+    if highlight is not None:
+        at = labels.index(highlight)
+        told = [format_seconds(chosen[at].median_s)]
+        if (speedup := speedups[at]) and highlight != baseline:
+            told.append(f"{speedup:.2f} × the speed of {baseline!r}")
+        if share := shares[at]:
+            told.append(f"{limit_name}{_SHARE} {percent(share)}")
+        notes.append(f"Look at {highlight!r}: {', '.join(told)}.")
     if noisy:  # the column of spreads tells each one's
         worst = max(noisy, key=attrgetter("spread"))
         notes.append(f"* {worst.warning}{', or less' * (len(noisy) > 1)}")

@@ -42,7 +42,7 @@ def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> di
 def sentences(timeline: Timeline) -> list[str]:
     """What a timeline shows beside its lanes: its length, what was hidden, and what is left out."""
     said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
-    said += [f"{hidden[0].upper()}{hidden[1:]}." for hidden in _hidden(timeline)]
+    said += [f"{hidden[0].upper()}{hidden[1:]}." for hidden in hidden_shares(timeline)]
     if error_s := timeline.alignment_error_s:
         said.append(f"Clocks of different lanes agree within {format_seconds(error_s)}.")
     return said + _left_out(timeline)
@@ -73,7 +73,7 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
             cells[start:end] = MARKS[span.kind] * (end - start)
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
-    return lines + [f"  {said}" for said in [*_left_out(timeline), *_hidden(timeline)]]
+    return lines + [f"  {said}" for said in [*_left_out(timeline), *hidden_shares(timeline)]]
 
 
 def _left_out(timeline: Timeline) -> list[str]:
@@ -84,7 +84,7 @@ def _left_out(timeline: Timeline) -> list[str]:
     return [f"Left out, as busy for less than 1 % of the time: {named}."] if lanes else []
 
 
-def _hidden(timeline: Timeline) -> list[str]:
+def hidden_shares(timeline: Timeline) -> list[str]:
     """In one line if any, each GPU's hidden share: its own computing hides it, if lanes tell."""
     said = []
     for kind, words in (("copy", "copies"), ("communication", "communication")):
