@@ -12,7 +12,7 @@ _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>
 _HERE = "On this machine"  # the heading of what is measured wherever the page is built
 _OF_HERE = (
     "These numbers are of small sizes, on the machine that built this page. With few cores, or "
-    "other work beside, what runs at once may gain little or nothing."
+    "other work beside, what runs at once may gain nothing, or lose."
 )
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)

@@ -96,7 +96,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 # %%
 # In the picture at the top, a gap between *launches* is the time to get a batch; the bars inside of
-# them are PyTorch's. The profiler slows launches by more than feeding may: see the table for that.
+# them are PyTorch's. The profiler slows launches, so the ways may even come in another order there.
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
 ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fed in three ways")
 
@@ -104,7 +104,7 @@ ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fe
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
 # Compare all rows with *data on the device already*, which nobody has to feed. *Prefetch* by itself
-# copies on the host as the loader does, so it may gain little; data pinned once spares that copy.
+# copies on the host as the loader does, so it may gain little; data pinned once needs none.
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
 ways = [fed.measurements[way] for way in (THERE, LOADER, PREFETCH, ONCE)]

@@ -127,7 +127,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# On a CPU the same cores copy and compute, so expect no gain.
+# On a CPU the same cores copy and compute, so a gain may be chance.
 
 
 def on_the_cpu(count, size):

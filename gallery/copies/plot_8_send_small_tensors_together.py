@@ -33,7 +33,7 @@ def one_by_one(tensors):
 
 
 # %%
-# In the picture at the top, look at where the line bends. On the slope a copy of four times the
+# In the picture at the top, look at where the line bends. At the left a copy of four times the
 # size takes hardly longer, so its bytes are nearly free. On the level part the bus is always busy.
 
 # Folded: the measurement of all sizes, and the drawing

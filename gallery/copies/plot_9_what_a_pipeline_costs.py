@@ -9,7 +9,7 @@ Know what a pipeline costs
   :doc:`plot_8_send_small_tensors_together` first;
   :doc:`plot_10_who_holds_the_gil` comes next.
 
-A pipeline is not free: it takes some microseconds of the host for each chunk that it copies, and
+A pipeline is not free: it takes tens of microseconds of the host for each chunk that it copies, and
 *pinned* memory, which the system can't move. Both are known before a program is written.
 """
 
@@ -135,9 +135,9 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     With 20 µs for a chunk and a bus of 50 GB/s, from 1 MB on.
+#     With 30 µs for a chunk and a bus of 50 GB/s, from 1.5 MB on.
 #
 #     .. code-block:: python
 #
-#         def bytes_where_even(host_s=20e-6, bytes_per_s=50e9):
+#         def bytes_where_even(host_s=30e-6, bytes_per_s=50e9):
 #             return host_s * bytes_per_s

@@ -116,7 +116,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # In the picture at the top, look at NCCL's green bars: beside computing they are hidden. The last
 # bucket can't be, so the limit has its time (:doc:`/benchmarks`). But each message takes a part of
 # the GPU from computing. Compare *buckets* and PyTorch's own with the row after backward: many
-# small ones may save nothing, or cost time: a share below 0 %. Over the CPU all takes a slow bus.
+# small ones may save nothing, or cost time: a share below 0 %. Over the CPU it takes far longer.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))

@@ -117,7 +117,7 @@ more, hardly = (
     for way in (TO_HOST, TO_GPU)
 )
 ap.show(
-    ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)], highlight=TO_GPU),
+    ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)]),
     ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
     ap.claim("Most of the time of copies to the host is saved.", host, at_least=0.8, unit="%"),
     ap.claim("So is most of that of copies to a GPU.", gpu, at_least=0.8, unit="%"),

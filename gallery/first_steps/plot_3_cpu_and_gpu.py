@@ -99,7 +99,7 @@ ap.show_timelines(
 # In plain PyTorch the book's order takes the sum
 # -----------------------------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two at its fastest.
-look = {"parts": ALONE, "baseline": CPU_FIRST, "highlight": GPU_FIRST}
+look = {"parts": ALONE, "baseline": CPU_FIRST, "highlight": LANES}
 ap.show(ap.compare(record.measurements, limit_s=limit_s, **look))
 
 # %%

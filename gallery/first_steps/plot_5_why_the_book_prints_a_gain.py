@@ -114,7 +114,9 @@ caption = (
 slower = one.estimate(lambda s: s[FRESH] / s[TOUCHED])
 sentence = "A copy into fresh memory takes at least twice as long as one into touched memory."
 ap.show(
-    ap.compare(one.measurements, caption=caption, baseline=FRESH, highlight=TOUCHED),
+    ap.compare(
+        one.measurements, caption=caption, baseline=FRESH, highlight="into pinned memory, copy_"
+    ),
     ap.claim(sentence, slower, at_least=2, unit="×"),
 )
 

@@ -116,8 +116,8 @@ ap.plot.graph(run, arrows=gpus.values, columns=True, title=title, **shown)
 ap.plot.show("e4_the_figure_made_real")
 
 # %%
-# The graph is as fast as the careful code
-# ----------------------------------------
+# The graph is at least as fast as the careful code
+# -------------------------------------------------
 # In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
 # table, compare *task graph* with *plain PyTorch*. The *estimate* uses the times of tasks alone.
 

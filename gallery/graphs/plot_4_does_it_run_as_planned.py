@@ -82,7 +82,7 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
 # %%
 # In the picture at the top, follow a grey bar of the plan down to the blue one of the run, which is
 # the same task on the same lane. It has moved by what the plan does not know of: the host, which
-# launches tasks and wakes threads. The guess ends before the plan, as it knows no waits.
+# launches tasks and wakes threads. The guess, which knows no waits, ends before it.
 
 # Folded: the drawing
 gpus = ap.recorded(planned_and_run, name="b8_as_planned", parameters=BOOK, gpus=2)

@@ -115,7 +115,7 @@ ap.show(ap.claim(sentence, gain, at_least=1.2, unit="×"))
 # %%
 # When this does not help
 # -----------------------
-# Large products fill all threads by themselves. For how small a task on lanes may be, see
+# Larger products may fill all threads by themselves. For how small a task on lanes may be, see
 # :doc:`/auto_gallery/graphs/plot_5_how_fine_may_tasks_be`. PyTorch's notes on `CPU threading
 # <https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html>`_ tell which
 # threads there are.

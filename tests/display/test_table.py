@@ -71,15 +71,17 @@ def test_text_is_aligned_and_says_where_it_is_from():
 
 def test_the_row_to_look_at_is_told_with_its_figures():
     given = {"limit_s": 0.0945, "baseline": "serial"}
-    look = "Look at 'overlapped': 126.0 ms, 1.50 × the speed of 'serial', limit / time 75.0 %."
-    assert compare([serial, overlapped], highlight="overlapped", **given).notes[0] == look
+    look = "126.0 ms, 1.50 × the speed of 'serial', the limit is 75.0 % of its time"
+    told = compare([serial, overlapped], highlight="overlapped", **given).notes
+    assert told[0] == f"Look at 'overlapped': {look}."
     assert compare([serial], highlight="serial").notes == ("Look at 'serial': 189.0 ms.",)
     assert compare([serial, overlapped], **given).notes == ("speed-up: over 'serial'",)
 
 
 def test_one_line_for_all_rows_that_are_noisy():
     noisier = Measurement("noisier", (1.0, 2.0, 5.0))
-    assert compare([noisy, noisier]).notes == (f"* {noisier.warning}, or less",)
+    spread = "the middle half of the samples spreads over up to 100 % of the median"
+    assert compare([noisy, noisier]).notes == (f"* noisy: {spread}",)
 
 
 def test_html_is_a_captioned_table_in_a_box_for_the_keyboard():

@@ -110,7 +110,7 @@ def test_cells_that_say_so_and_what_this_machine_measures_are_closed(arrange):
     assert parts[1] == '<details class="autopar-fold"><summary>What it is: 2 lines</summary>'
     assert parts[3:5] == ["</details>", "a"]
     assert re.sub(r"\s+", " ", parts[5]).startswith("On this machine <details")
-    assert "may gain little or nothing." in parts[5]
+    assert "may gain nothing, or lose." in parts[5]
     assert parts[5].endswith("b\n\n</details>")
 
 

@@ -120,9 +120,10 @@ class Drawing:
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))
         hidden = [
-            f"{name}: {share}" if name else share
+            f"in {name!r} {share}" if name else share
             for name, timeline in self.panels
             for share in hidden_shares(timeline)
+            if self.limit_s  # else hiding may not be what it is about
         ]
         look = f"Look at what is hidden: {'; '.join(hidden)}." if hidden else ""
         details = [*map(_paragraph, _said(self))]

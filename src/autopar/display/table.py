@@ -248,15 +248,16 @@ def compare(
     notes = []
     if highlight is not None:
         at = labels.index(highlight)
-        told = [format_seconds(chosen[at].median_s)]
+        told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
         if (speedup := speedups[at]) and highlight != baseline:
             told.append(f"{speedup:.2f} × the speed of {baseline!r}")
         if share := shares[at]:
-            told.append(f"{limit_name}{_SHARE} {percent(share)}")
+            told.append(f"the {limit_name} is {percent(share)} of its time")
         notes.append(f"Look at {highlight!r}: {', '.join(told)}.")
     if noisy:  # the column of spreads tells each one's
         worst = max(noisy, key=attrgetter("spread"))
-        notes.append(f"* {worst.warning}{', or less' * (len(noisy) > 1)}")
+        up_to = "over up to" if len(noisy) > 1 else "over"
+        notes.append(f"* {worst.warning.replace('over', up_to)}")
     if any(share and round(share, 3) > 1 for share in shares):
         spread = "one made of measured times has a spread, too"
         notes.append(f"over 100 %: faster than its {limit_name}; {spread}")
