@@ -124,9 +124,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# On a machine with four GPUs the same page measures four as well. What two do doesn't tell what
-# four do: an exchange takes more messages, and buses may be shared. A batch that is too small for
-# one GPU gains nothing from a second.
+# On a machine with four GPUs the same page measures four as well (:doc:`/benchmarks`). What two do
+# doesn't tell what four do: an exchange takes more messages, and buses may be shared. A batch that
+# is too small for one GPU gains nothing from a second.
 #
 # On this machine
 # ---------------
