@@ -42,17 +42,21 @@ def records_by_machine() -> dict[str, dict[str, Record]]:
 
 @functools.cache
 def comparable() -> dict[str, dict[str, Record]]:
-    """The records, by machine and name, of what the newest record of that name measured, too."""
+    """The records, by machine and name, of all that the newest record of that name measured."""
+
+    def has_all(record):  # and perhaps more, as on more GPUs
+        newest = newest_of[record.experiment]
+        parts = zip(measured(newest), measured(record), strict=True)
+        return newest.parameters == record.parameters and all(one <= own for one, own in parts)
 
     def measured(record):
-        parts = (record.measurements, record.timelines, record.values)
-        return [record.parameters, *(part.keys() for part in parts)]
+        return [part.keys() for part in (record.measurements, record.timelines, record.values)]
 
     everywhere = [it for records in records_by_machine().values() for it in records.values()]
     everywhere.sort(key=preference)
-    newest = {it.experiment: measured(it) for it in everywhere}  # the last of each name
+    newest_of = {it.experiment: it for it in everywhere}  # the last of each name
     return {
-        machine: {name: it for name, it in records.items() if measured(it) == newest[name]}
+        machine: {name: it for name, it in records.items() if has_all(it)}
         for machine, records in records_by_machine().items()
     }
 

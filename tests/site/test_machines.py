@@ -74,6 +74,10 @@ def test_records_that_measured_something_else_are_not_compared(machines, monkeyp
     by_machine = {"new": {newest.experiment: newest}, "old": {newest.experiment: old}}
     monkeypatch.setattr(machines, "records_by_machine", lambda: by_machine)
     assert machines.comparable() == {"new": by_machine["new"], "old": {}}
+    more = {**newest.measurements, "on more GPUs": newest.measurements["one stream"]}
+    by_machine["old"][newest.experiment] = replace(old, measurements=more)
+    machines.comparable.cache_clear()
+    assert machines.comparable() == by_machine, "its twin has all, and more"
 
 
 def test_claims_are_told_without_drawing_and_as_on_the_pages(machines, extension, monkeypatch):
