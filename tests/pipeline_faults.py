@@ -1,6 +1,5 @@
 """Pipelines that can be made to fail, and what their tests are held to."""
 
-import ctypes
 import functools
 import itertools
 import re
@@ -49,11 +48,6 @@ def breaks(error):
         raise error
     finally:
         del error  # or it and this frame would keep each other
-
-
-def bytes_at(address, size_bytes):
-    """Memory of the host's as a tensor."""
-    return torch.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), dtype=torch.uint8)
 
 
 class NoRoom(torch.overrides.TorchFunctionMode):
@@ -141,11 +135,12 @@ class Bench:
     def _is_said_to_be_pinned(self, tensor):
         return self.said_to_be_pinned.get(tensor.data_ptr(), lambda: None)() is not None
 
-    def _asking_move(self, to, source, size_bytes, *of_bytes):
-        self._ask("move", bytes_at(source, size_bytes))
-        self._move_bytes(to, source, size_bytes, *of_bytes)
+    def _asking_move(self, to, sources):
+        for source in sources:
+            self._ask("move", source)
+        self._move(to, sources)
 
-    _move_bytes = staticmethod(ring.move_bytes)
+    _move = staticmethod(ring.move_bytes)
 
     def _ask(self, kind, source):
         if kind in self.hooks:

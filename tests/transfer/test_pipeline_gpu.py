@@ -16,7 +16,7 @@ from autopar.transfer.copy_stream import CudaCopyStream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 _GPU = torch.device("cuda", 0)
-_N = 2**20 + 128  # numbers of four bytes: too large to travel with others
+_N = 2**21 + 128  # numbers of four bytes: too large to travel with others
 _two = pytest.mark.gpu(2)
 
 

@@ -10,7 +10,7 @@ from autopar import CopyPipeline, empty_pinned_pool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 _GPU = torch.device("cuda", 0)
-_N = 2**20 + 128  # numbers of four bytes: too large to travel with others
+_N = 2**21 + 128  # numbers of four bytes: too large to travel with others
 _MIB = 2**20
 
 
@@ -71,7 +71,7 @@ def test_pinned_memory_is_a_ring_for_each_direction_and_allocated_once(threads):
 @pytest.mark.usefixtures("_no_garbage")
 def test_pinned_results_take_their_own_size_and_are_reused():
     slots, slot_bytes, count = 2, _MIB, 6
-    length = 2 * 2**20  # too large to travel with others; torch rounds up to powers of two
+    length = 4 * 2**20  # too large to travel with others; torch rounds up to powers of two
 
     def results(pipeline):
         source = (torch.full((length,), float(i), device=_GPU) for i in range(count))

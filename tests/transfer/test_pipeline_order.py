@@ -207,11 +207,11 @@ def test_none_waits_for_others_that_come_late(streams, monkeypatch):
 
 @pytest.mark.parametrize(
     ("size_bytes", "most"),
-    [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
+    [(1 << 18, 64), (1 << 20, 16), (3 << 20, 5), (8 << 20, 2), ((8 << 20) + 1, 1)],
 )
 @pytest.mark.usefixtures("together")
 def test_what_travels_together_is_of_limited_size(streams, size_bytes, most):
-    """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
+    """What is kept of a few should not keep much else."""
     count = most + 7
     with CopyPipeline("cpu", slot_bytes=1 << 24) as pipeline:
         list(pipeline.to_host([torch.ones(size_bytes, dtype=torch.uint8)] * count))
@@ -244,13 +244,13 @@ def test_what_has_gaps_is_copied_once_and_no_more(pipeline, monkeypatch):
 
 def test_a_batchs_blocks_are_of_limited_size():
     """They are freed together, so a small one that is kept must not keep much else."""
-    large = 1 << 22
-    batch = [torch.ones(n, dtype=torch.uint8) for n in (large, large, large, 1, large, 1, 1)]
+    large = 1 << 23
+    batch = [torch.ones(n, dtype=torch.uint8) for n in (large, large // 2, 1, large, 1, 1)]
     batch.append(torch.ones(large + 1, dtype=torch.uint8))
     with CopyPipeline("cpu", slot_bytes=1 << 25) as pipeline:
         (results,) = pipeline.prefetch([batch])
     blocks = [result.untyped_storage().data_ptr() for result in results]
-    assert [len(list(same)) for _, same in itertools.groupby(blocks)] == [4, 3, 1]
+    assert [len(list(same)) for _, same in itertools.groupby(blocks)] == [3, 3, 1]
 
 
 @pytest.mark.usefixtures("together")

@@ -134,11 +134,12 @@ def lateness(late):
 
     move = ring.move_bytes
 
-    def late_move(to, source, size_bytes, *threads):
-        if is_slot(to):
-            ctypes.memset(to, _POISON, size_bytes)
+    def late_move(to, sources):
+        for piece in to:
+            if is_slot(piece.data_ptr()):
+                ctypes.memset(piece.data_ptr(), _POISON, piece.nbytes)
         late.on_thread("workers")
-        move(to, source, size_bytes, *threads)
+        move(to, sources)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)

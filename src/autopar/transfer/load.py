@@ -15,7 +15,6 @@ from autopar.transfer.copy_stream import CopyStream, Waitable
 from autopar.transfer.layout import flat, like
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
-Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
 
 
 class Part(NamedTuple):
@@ -29,23 +28,23 @@ class Part(NamedTuple):
     host: tuple[Piece, ...]  # each with the offset of its first byte in `device`
     staged: bool
 
-    def cut(self, slot_bytes: int) -> list[tuple[torch.Tensor, list[Stretch]]]:
-        """Its chunks: the device's part, and the host's stretches, with their offsets in it."""
+    def cut(self, slot_bytes: int) -> list[tuple[torch.Tensor, list[Piece]]]:
+        """Its chunks: the device's part, and the host's bytes, with their offsets in it."""
         stop = self.device.nbytes
-        host = [(at, tensor.data_ptr(), tensor.nbytes) for at, tensor in self.host if tensor.nbytes]
+        host = [(at, flat(tensor)) for at, tensor in self.host if tensor.nbytes]
         if stop <= slot_bytes:
             return [(self.device, host)] if stop else []
         parts = enumerate(flat(self.device).split(slot_bytes))
         return [(part, _inside(host, i * slot_bytes, part.nbytes)) for i, part in parts]
 
 
-def _inside(host: list[Stretch], start: int, size_bytes: int) -> list[Stretch]:
-    """What of some stretches lies in a chunk, from its first byte on."""
+def _inside(host: list[Piece], start: int, size_bytes: int) -> list[Piece]:
+    """What of some bytes lies in a chunk, from its first byte on."""
     inside = []
-    for offset, address, whole_bytes in host:
-        low, high = max(start, offset), min(start + size_bytes, offset + whole_bytes)
+    for offset, whole in host:
+        low, high = max(start, offset), min(start + size_bytes, offset + len(whole))
         if low < high:
-            inside.append((low - start, address + low - offset, high - low))
+            inside.append((low - start, whole[low - offset : high - offset]))
     return inside
 
 
@@ -112,10 +111,11 @@ class Chunk:
 
     load: Load
     device: torch.Tensor
-    host: list[Stretch]
+    host: list[Piece]
     first: bool  # of its load
     aside: bool  # whether a worker may do its step on the host
     slot: Slot = field(init=False)
+    pieces: tuple[list[torch.Tensor], list[torch.Tensor]] = field(init=False)  # there, and beside
     moving: Outcome[None] | None = None  # of that step, then
 
 
@@ -124,9 +124,19 @@ class Slot:
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
-        self.address = memory.data_ptr()
         self.ends: dict[str, Waitable | None] = {}  # of its last steps, by the rules' names
         self._view = memory
+
+    def beside(self, host: list[Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Its memory and the host's, piece by piece, as what torch copies in most threads."""
+        near, far = [], []
+        for offset, piece in host:
+            size_bytes = len(piece)
+            whole = (offset | size_bytes | int(piece.storage_offset())) % 8 == 0
+            kind = torch.int64 if whole else torch.uint8  # torch shares 32,768 numbers and more
+            near.append(self.memory[offset : offset + size_bytes].view(kind))
+            far.append(piece.view(kind))
+        return near, far
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its first bytes as a tensor like another; kept, as what comes next is often alike."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autopar.transfer.load import Load, Part
+from autopar.transfer.load import Load, Part, is_over
 from autopar.transfer.ring import Ring
 
 # Of small items, more travel together next time if these came soon, else fewer.
@@ -23,18 +23,14 @@ class Parcels(ABC):
     """
 
     ahead_at_first = 1  # half of how many loads to have under way before the first is yielded
-    # Items up to this size travel together: by themselves they would take longer to queue, and to
-    # hand to a worker and back, than to copy.
-    _small_bytes = 2 << 20
-    # So much travels together at most: the next ones are on the bus while these move on the host,
-    # and the memory that they share is not too much to keep for one of them, nor to be used anew.
-    _together_bytes = 4 << 20
-    _tiny_bytes = 0  # of items up to this size, as many as fit into a slot travel together
+    # Items up to this size travel together, so much at most: to queue a load, to hand it to a
+    # worker and to wake the threads that move it takes as long as to move some MiB.
+    _small_bytes = 8 << 20
+    _together_bytes = 16 << 20
 
     def __init__(self, verb: str, ring: Ring, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
         self._stream = ring.stream
-        self._slot_bytes = ring.slot_bytes
         self._most_bytes = min(ring.slot_bytes, self._together_bytes)
         self._together = 1  # how many small items travel in one load
         self._source = source
@@ -66,10 +62,12 @@ class Parcels(ABC):
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
         start_s = time.perf_counter()
+        is_computed = is_over(load.before["ready"])  # else its copies hold nobody up
         load.wait()
-        soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
-        together = self._together * _FASTER if soon else self._together // _FASTER
-        self._together = min(max(1, together), self._slot_bytes)
+        if load.made_in_s + time.perf_counter() - start_s > _SOON_S:
+            self._together = max(1, self._together // _FASTER)
+        elif is_computed:
+            self._together = min(self._together * _FASTER, self._most_bytes)
         return load.unpack()
 
     def drop(self) -> None:
@@ -84,11 +82,9 @@ class Parcels(ABC):
     def _fill(self, until_s: float) -> None:
         """Make the loads of the next item, and of small ones to travel with it that come soon."""
         group: list[Any] = []
-        room_bytes, small_bytes, together = self._slot_bytes, self._small_bytes, self._together
+        room_bytes, small_bytes, together = self._most_bytes, self._small_bytes, self._together
         try:
             for size_bytes in self._coming(group):
-                if len(group) == 1 and size_bytes > self._tiny_bytes:
-                    room_bytes = self._most_bytes
                 room_bytes -= size_bytes
                 if size_bytes > small_bytes or size_bytes > room_bytes or len(group) >= together:
                     break

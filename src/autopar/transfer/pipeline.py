@@ -22,6 +22,7 @@ from autopar.transfer.delivery import Deliveries
 from autopar.transfer.layout import check_tensor
 from autopar.transfer.load import Load
 from autopar.transfer.parcel import Parcels
+from autopar.transfer.reuse import ReusedMemory
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import is_given, iterated
 from autopar.transfer.to_device import ToDeviceParcels
@@ -99,7 +100,8 @@ class CopyPipeline:
         self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
-        self._deliveries = Deliveries(self._most_ahead * self.slot_bytes)
+        room_bytes = self._most_ahead * self.slot_bytes
+        self._deliveries, self._memory = Deliveries(room_bytes), ReusedMemory(room_bytes)
 
     def to_host(
         self,
@@ -114,8 +116,9 @@ class CopyPipeline:
         memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
         lists do without.
 
-        Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
-        block (up to a slot), as the parts of `torch.split` do: clone one to keep it by itself.
+        Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
+        block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself.
+        Memory of results that nobody has any more is used for later ones.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
@@ -155,7 +158,8 @@ class CopyPipeline:
         for _ in self._use.turn():
             ring = self._ring(TO_HOST)
             pin = pin and self.device.type == "cuda"
-            parcels = ToHostParcels(ring, source, is_given(tensors), out, pin, verb)
+            given = is_given(tensors)
+            parcels = ToHostParcels(ring, source, given, self._memory, out, pin, verb)
         return self._relay(ring, parcels)
 
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
@@ -164,7 +168,7 @@ class CopyPipeline:
         Up to 2 × `slots` batches (three with one slot) are asked for ahead of the one that is
         yielded, or as many times 16 MiB of small ones that come quickly.
 
-        Results belong to the caller. Small ones (up to 4 MiB) that travelled together share one
+        Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block of memory (up to 16 MiB): clone one to keep it without the others.
 
         Args:
@@ -260,6 +264,7 @@ class CopyPipeline:
             if rings:
                 self._workers.stop()
             self._rings.clear()
+            self._memory = ReusedMemory(0)
             self._forgotten.detach()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:

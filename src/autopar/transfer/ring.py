@@ -11,7 +11,6 @@ worker has begun once they are needed are done by the caller, too.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import deque
 from concurrent.futures import CancelledError
@@ -19,17 +18,13 @@ from concurrent.futures import CancelledError
 import torch
 
 from autopar.lanes.outcome import Outcome
+from autopar.torch_private import InferenceMode, copy_each
 from autopar.transfer.copy_plan import Rule
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.load import Chunk, Load, Slot, is_over, wait_for_end
 from autopar.transfer.workers import Workers
 
-# One thread moves so much in the time that it takes to hand it to a worker, or to more threads of
-# torch's, and back. On a busy machine those take far longer: each waits for the slowest.
-_MOVED_BY_CALLER_BYTES = 1 << 20
-# Of what is in pieces, workers move those of this share of it and more: between any two they need
-# the GIL, which the caller has meanwhile.
-_PIECES = 4
+_MOVED_BY_CALLER_BYTES = 1 << 20  # in the time that it takes to hand it to a worker, and back
 
 
 class Ring:
@@ -113,12 +108,10 @@ class Ring:
 
     def _take(self, load: Load) -> None:
         load.step, load.clear = self.advance, self.clear
-        most = _MOVED_BY_CALLER_BYTES
         for part in load.parts:
             if part.staged:
                 for device, host in part.cut(self.slot_bytes):
-                    least = max(len(host) * (most // _PIECES), most + 1)
-                    aside = device.nbytes >= least and self._workers.threads > 1
+                    aside = device.nbytes > _MOVED_BY_CALLER_BYTES and self._workers.threads > 1
                     self._cut.append(Chunk(load, device, host, not load.left, aside))
                     load.left += 1
         if load.pinned:
@@ -147,7 +140,7 @@ class Ring:
     def _begin(self, chunk: Chunk, slot: Slot) -> None:
         """Do a chunk's first step; what is large on the host is handed over."""
         if not chunk.load.failed:
-            chunk.slot = slot
+            chunk.slot, chunk.pieces = slot, slot.beside(chunk.host)
             self._slots.rotate(-1)
             self._begun.append(chunk)
             if self._to_host:
@@ -225,10 +218,8 @@ class Ring:
             load.fail(error)  # raised where its items are waited for
 
     def _move(self, chunk: Chunk) -> None:
-        for offset, address, size_bytes in chunk.host:
-            near = chunk.slot.address + offset
-            to, source = (address, near) if self._to_host else (near, address)
-            move_bytes(to, source, size_bytes, chunk.device.nbytes)
+        near, far = chunk.pieces
+        move_bytes(*((far, near) if self._to_host else (near, far)))
 
 
 def _is_done_aside(chunk: Chunk) -> bool:
@@ -240,20 +231,8 @@ def _is_done_aside(chunk: Chunk) -> bool:
     return not chunk.moving.dropped()
 
 
-def move_bytes(to: int, source: int, size_bytes: int, of_bytes: int = 0) -> None:
-    """Copy within host memory, from address to address, with as many threads as torch has here.
-
-    With one it takes the C library's copy, and so it does for little. It may be a piece of more:
-    of several in turn, only the first one waits for the threads to wake up.
-    """
-    least = _MOVED_BY_CALLER_BYTES // _PIECES
-    is_little = size_bytes < least or max(size_bytes, of_bytes) <= _MOVED_BY_CALLER_BYTES
-    if is_little or torch.get_num_threads() == 1:
-        ctypes.memmove(to, source, size_bytes)
-    else:
-        _bytes_at(to, size_bytes).copy_(_bytes_at(source, size_bytes))
-
-
-def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
-    buffer = (ctypes.c_ubyte * size_bytes).from_address(address)
-    return torch.frombuffer(buffer, dtype=torch.uint8)
+def move_bytes(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy within host memory, in one call that leaves the GIL to others."""
+    if to:  # else there are only gaps
+        with InferenceMode(True):  # the only one in which all tensors may be written to
+            copy_each(to, sources)

@@ -53,7 +53,7 @@ def next_owned(source: Iterator[T]) -> tuple[T, bool]:
 def _is_only_owner(item: object) -> bool:
     """Whether what leads to an item is all that leads to its memory."""
     if isinstance(item, torch.Tensor):
-        return _is_only_tensor(item)
+        return is_only_tensor(item)
     if type(item) not in (list, tuple, dict):
         return isinstance(item, _PLAIN)
     for part in item.values() if isinstance(item, dict) else item:  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def _is_only_owner(item: object) -> bool:
     return True
 
 
-def _is_only_tensor(tensor: torch.Tensor) -> bool:
+def is_only_tensor(tensor: torch.Tensor) -> bool:
     """Whether nothing else leads to torch's tensor behind it, nor to its memory."""
     if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
         return False

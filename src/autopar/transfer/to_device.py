@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -20,9 +21,9 @@ from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
-# What is pinned is copied without a slot from this size on; less is moved to one in shorter time
-# than its copy takes to queue.
-_DIRECT_BYTES = 1 << 16
+# What is pinned is copied without a slot from this size on, and so are the few tensors beside it;
+# less is moved to one in shorter time than its copy takes to queue.
+_DIRECT_BYTES, _FEW = 1 << 16, 4
 # A batch of up to this size is copied if its owner may overwrite it, so that others can join it;
 # to copy more, or what is pinned, takes longer than to send it by itself.
 _ASIDE_BYTES = 1 << 20
@@ -45,9 +46,6 @@ class _Batch(NamedTuple):
 class ToDeviceParcels(Parcels):
     """Loads that bring batches to the device."""
 
-    _small_bytes = 4 << 20  # more than of results: the device's memory is there at once
-    _together_bytes = 16 << 20
-
     def __init__(self, ring: Ring, source: Iterator[Any], given: bool) -> None:
         super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
         self._device = ring.stream.device
@@ -66,8 +64,9 @@ class ToDeviceParcels(Parcels):
         tensors, join = self._opened(batch, f"batches[{self._number + len(group)}]")
         sizes = list(map(_nbytes_of, tensors))
         size_bytes = sum(sizes)
+        least = 1 if len(tensors) <= _FEW and size_bytes >= _DIRECT_BYTES else _DIRECT_BYTES
         for i, tensor in enumerate(tensors):
-            if sizes[i] >= _DIRECT_BYTES and self._stream.is_pinned(tensor):
+            if sizes[i] >= least and self._stream.is_pinned(tensor):
                 sizes[i] = sys.maxsize
         if not owned and size_bytes <= self._aside_bytes and sys.maxsize not in sizes:
             tensors, owned = list(map(torch.clone, tensors)), True
@@ -78,8 +77,12 @@ class ToDeviceParcels(Parcels):
         self, batch: Any, name: str
     ) -> tuple[list[torch.Tensor], Callable[[Iterator[torch.Tensor]], Any]]:
         """The tensors of a batch, and how it is put together of others."""
-        if type(batch) is torch.Tensor:
+        kind = type(batch)
+        if kind is torch.Tensor:
             return [_host_tensor(batch, 0, name)], next
+        if kind in (list, tuple) and {*map(type, batch)} == {torch.Tensor}:  # most often, and soon
+            tensors = [_host_tensor(leaf, i, name) for i, leaf in enumerate(batch)]
+            return tensors, lambda arriving: kind(itertools.islice(arriving, len(tensors)))
         # To put these together anew would make other objects of them, or fail.
         leaves, structure = pytree.tree_flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

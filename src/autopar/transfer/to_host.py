@@ -23,6 +23,7 @@ from autopar.transfer.layout import (
 )
 from autopar.transfer.load import Part
 from autopar.transfer.parcel import Parcels
+from autopar.transfer.reuse import ReusedMemory
 from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
@@ -34,13 +35,13 @@ class ToHostParcels(Parcels):
     """Loads that bring tensors to the host, to `out` or to fresh memory, which may be pinned."""
 
     ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
-    _tiny_bytes = 1 << 18
 
     def __init__(
         self,
         ring: Ring,
         source: Iterator[torch.Tensor],
         given: bool,
+        memory: ReusedMemory,
         out: Iterator[torch.Tensor] | None = None,
         pin: bool = False,
         verb: str = "to_host",
@@ -50,6 +51,7 @@ class ToHostParcels(Parcels):
         self._out = out
         self._taken: list[tuple[int, int, str]] = []  # memory of `out`'s, by address, under way
         self._pin = pin
+        self._memory = memory
         self._caller = self._stream.caller()  # the stream that the first of a group was computed on
         if given:  # nobody waits for those that are there already
             self._together = _FIRST_TOGETHER
@@ -102,7 +104,7 @@ class ToHostParcels(Parcels):
             self._make_of([Block(tensor, [0]) for tensor in group], group, targets)
         else:
             sizes = [tensor.nbytes for tensor in group]
-            found = packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes)
+            found = packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes)
             chosen = ([group[i] for i in pack.members] for pack in found)
             self._make_of(list(map(joined, chosen, found)), group, targets)
 
@@ -134,7 +136,10 @@ class ToHostParcels(Parcels):
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for block in blocks:
                 if self._out is None:
-                    host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
+                    if self._pin:
+                        host = torch.empty_like(block.device, device="cpu", pin_memory=True)
+                    else:
+                        host = self._memory.like(block.device)
                     hosts.append(host)
                     parts.append(Part(block.device, ((0, host),), staged=not self._pin))
                 else:
@@ -184,6 +189,11 @@ class ToHostParcels(Parcels):
                     raise ValueError(msg)
             self._taken.insert(at, mine)
         return target
+
+    @override
+    def drop(self) -> None:
+        super().drop()
+        self._memory.trim()
 
     def _free(self, targets: list[torch.Tensor]) -> list[torch.Tensor]:
         """The results of a load that went to `out`, which may be given for others now."""
