@@ -86,6 +86,8 @@ class Before:
         for thread in set(threading.enumerate()) - self._threads:
             if isinstance(thread, threading._DummyThread):
                 continue  # torch's own, which has called Python: it stays, and can't be joined
+            if thread.ident is None:
+                continue  # Ctrl-C came to its start: it never runs
             thread.join(_GONE_S)
             if thread.is_alive():
                 yield thread

@@ -128,7 +128,6 @@ VIEWS = {torch.ops.aten.view.default, unsafe_view}
 to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 
 # Memory
-copy_each = _find("_foreach_copy_", "to move many tensors by one call")
 storage_use_count = _find("_C._storage_Use_Count", "to know who else reaches a tensor's memory")
 # Keys tell as well as is_neg() and is_conj(), which give way to other threads.
 dispatch_keys = _find("_C._dispatch_keys", "to copy conjugated and negated tensors")
