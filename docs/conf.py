@@ -108,7 +108,7 @@ sphinx_gallery_conf = {
         "*",
     ],
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "gallery_hooks.number",
+    "within_subsection_order": "autopar.display.format.by_number",
     "first_notebook_cell": FIRST_CELL,
     "image_scrapers": ("gallery_hooks.save_figures",),
     "image_srcset": ["2x"],

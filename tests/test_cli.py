@@ -214,10 +214,12 @@ def test_what_stays_outdated_is_said_at_the_end(a_gpu, pages, tmp_path, capfd):
 def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("run.json").write_text("a trace")
+    written = {"a file that is read": ["--html", "./run.json"]}
+    written["what --html writes"] = ["--json", "x", "--html", str(tmp_path / "x")]
     for read in ("run.json", "."):
-        for outputs in (["--json", "x", "--html", str(tmp_path / "x")], ["--html", "./run.json"]):
+        for what, outputs in written.items():
             assert main(["timeline", read, *outputs]) == 2
-            assert "expected a file of its own" in capsys.readouterr().err
+            assert f"this is {what}, too; expected a file of its own" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
         ("run.json", "a trace")
     ]

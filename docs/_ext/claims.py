@@ -102,9 +102,8 @@ class Verdicts(Directive):
                 listed += nodes.list_item("", line)
         words = f"The gallery pages that this section links have, by the newest records, {said}."
         if not listed.children:
-            which = {1: "the only claim", 2: "both claims"}.get(
-                len(claims), f"all {len(claims)} claims"
-            )
+            few = {1: "the only claim", 2: "both claims"}
+            which = few.get(len(claims), f"all {len(claims)} claims")
             verb = "holds" if len(claims) == 1 else "hold"
             words = f"By the newest records {which} of the linked gallery pages {verb}."
         summary = nodes.paragraph(text=words)
@@ -160,7 +159,7 @@ def summarize(app, error) -> None:
     """Say at the end of the build which claims hold; fail it then if that was asked for."""
     if error is not None or app.builder.name != "html":
         return
-    claims = [(page, claim) for page, claim in collected()]
+    claims = [*collected()]
     logger.info("There are %s", counted(claim["verdict"] for _, claim in claims))
     for page, claim in claims:
         if claim["verdict"] != HOLDS:

@@ -29,11 +29,6 @@ _STYLE = {
 }
 
 
-def number(script):
-    """By what a section's pages are sorted: the tenth comes behind the ninth."""
-    return int(re.search(r"plot_(\d+)", script)[1])
-
-
 def save_figures(block, block_vars, gallery_conf, **kwargs):
     """Save a cell's figures, and mark what they are to the page, for `gallery_pages` to place.
 

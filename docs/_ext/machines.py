@@ -35,7 +35,7 @@ def machine_of(hardware):
 def records_by_machine() -> dict[str, dict[str, Record]]:
     """Every record by machine and name: what needs no GPU is with the machine that had one."""
     found: dict[str, dict[str, Record]] = {}
-    for record, _ in files():
+    for record, _ in read()[0]:
         found.setdefault(machine_of(record.hardware), {})[record.experiment] = record
     return dict(sorted(found.items()))
 
@@ -62,26 +62,22 @@ def comparable() -> dict[str, dict[str, Record]]:
 
 
 @functools.cache
-def files() -> list[tuple[Record, Path]]:
-    """Every record with its file; each knows whether the code that it measured has changed."""
-    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
-    return [
-        (replace(one, code_changed=digests[name](one.parameters) != one.digest), path)
-        if (name := one.experiment) in digests
-        else (one, path)
-        for one, path in read()[0]
-    ]
-
-
-@functools.cache
 def read() -> tuple[list[tuple[Record, Path]], list[str]]:
-    """Every sound record with its file, and what is wrong with each of the others."""
+    """Every sound record with its file, and what is wrong with each of the others.
+
+    A record knows whether the code that it measured has changed.
+    """
+    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
     records, damages = [], []
     for path in sorted(FOLDER.glob("*/*.json")):
         try:
-            records.append((load_record(path), path))
+            one = load_record(path)
         except RecordError as error:  # of the only one of its name, the build has complained
             damages.append(str(error))
+            continue
+        if digest := digests.get(one.experiment):
+            one = replace(one, code_changed=digest(one.parameters) != one.digest)
+        records.append((one, path))
     return records, damages
 
 

@@ -52,7 +52,8 @@ class Prediction:
     @property
     def timeline(self) -> Timeline:
         """What runs when, on a lane for each part of the GPU that is used."""
-        stages = self._stages()
+        seconds = {FROM_HOST: self.from_host_s, COMPUTE: self.compute_s, TO_HOST: self.to_host_s}
+        stages = {lane: stage_s for lane, stage_s in seconds.items() if stage_s}  # in order
         free_s = [0.0] * 3  # when each stream has done all that was issued to it
         ready_s = [0.0] * self.chunks  # when each chunk has done its stages so far
         spans = []
@@ -65,11 +66,6 @@ class Prediction:
             kind = "compute" if lane == COMPUTE else "copy"
             spans.append(Span(f"{kind} {chunk}", lane, start_s, ready_s[chunk], kind))
         return Timeline(tuple(spans))
-
-    def _stages(self) -> dict[str, float]:
-        """Lane to seconds of what a chunk goes through, in order."""
-        seconds = {FROM_HOST: self.from_host_s, COMPUTE: self.compute_s, TO_HOST: self.to_host_s}
-        return {lane: stage_s for lane, stage_s in seconds.items() if stage_s}
 
     def _issued(self, stages: dict[str, float]) -> Iterator[tuple[int, str]]:
         """Chunk and lane in the order in which a program issues them."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from machines import experiments, files, read, records_by_machine
+from machines import experiments, read, records_by_machine
 from side_by_side import Row, link, small, table, unbroken
 from sphinx.addnodes import download_reference
 
@@ -35,7 +35,7 @@ class RecordsByMachine(Directive):
 
 def cell(record):
     """A link to a record's file under its date, and what is in it."""
-    (path,) = (path for one, path in files() if one is record)
+    (path,) = (path for one, path in read()[0] if one is record)
     target = Path(os.path.relpath(path, DOCS)).as_posix()
     words = unbroken(f"JSON, {record.recorded_at[:10]}")
     samples = sum(len(one.values_s) for one in record.measurements.values())

@@ -44,11 +44,9 @@ def of_one_run(caption):
     """A drawing's caption; if it was measured, with what its times are."""
     words = caption[0]
     other = re.search("one run|predicted", words, re.IGNORECASE)  # it says so, or is no such figure
-    return (
-        words
-        if other or not _MEASURED.search(words)
-        else f'{words}<p class="autopar-small">{_ONE_RUN}</p>\n'
-    )
+    if other or not _MEASURED.search(words):
+        return words
+    return f'{words}<p class="autopar-small">{_ONE_RUN}</p>\n'
 
 
 def setup(app):

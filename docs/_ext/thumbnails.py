@@ -28,14 +28,12 @@ def save(figure, shown, path):
         own.savefig(path, dpi=_DOTS)
         plt.close(own)
         return
-    inches, words = figure.get_size_inches(), [(text, text.get_text()) for text in beneath(figure)]
-    for text, _ in words:
-        text.set_text("")
+    notes, inches = beneath(figure), figure.get_size_inches()
+    plt.setp(notes, visible=False)
     figure.set_size_inches(_INCHES)
     figure.savefig(path, dpi=_DOTS)
     figure.set_size_inches(inches)
-    for text, said in words:
-        text.set_text(said)
+    plt.setp(notes, visible=True)
 
 
 def beneath(figure):

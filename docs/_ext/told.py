@@ -19,14 +19,6 @@ class _Asked(Record):
         return self.measurements
 
 
-def _asked(record, figure):
-    """A figure's value, and whether a time that it rests on is noisy."""
-    asked, timed = _Asked(**vars(record)), ByLabel(record.measurements)
-    object.__setattr__(asked, "measurements", timed)
-    value = timed[figure].median_s if isinstance(figure, str) else figure(asked)
-    return value, any(record.measurements[label].warning for label in timed.asked)
-
-
 def words(record, figure, form):
     """A figure as words.
 
@@ -35,7 +27,10 @@ def words(record, figure, form):
         figure: Gets the record, and returns a number; or a label, for the median in seconds.
         form: How the number is written, and its unit, as `.0f ms`.
     """
-    value, is_noisy = _asked(record, figure)
+    asked, timed = _Asked(**vars(record)), ByLabel(record.measurements)
+    object.__setattr__(asked, "measurements", timed)
+    value = timed[figure].median_s if isinstance(figure, str) else figure(asked)
+    is_noisy = any(record.measurements[label].warning for label in timed.asked)
     spec, unit = form.split(" ")
     text = f"{value * _SCALES.get(unit, 1):{spec}} {unit}"
     return f"{text} (noisy)" if is_noisy else text

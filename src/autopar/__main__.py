@@ -169,10 +169,8 @@ def _record(options: argparse.Namespace) -> int:
     missing = [name for name, scripts in named.items() if not scripts]
     scripts = list(dict.fromkeys(itertools.chain(*named.values()))) if named else gallery
     if missing or not scripts:
-        return _complain(
-            f"no such script: {', '.join(missing) or 'gallery/**/plot_*.py'}. Run this from the "
-            f"root of a checkout, or name the scripts."
-        )
+        where = "Run this from the root of a checkout, or name the scripts."
+        return _complain(f"no such script: {', '.join(missing) or 'gallery/**/plot_*.py'}. {where}")
     if options.check:
         try:
             stale = stale_records(scripts, folder)
@@ -213,7 +211,7 @@ def _run(script: Path, folder: Path) -> bool:
     from autopar.timing.fresh_process import search_path
 
     print(f"recording {script.name} ...", flush=True)
-    start_s, paths = time.perf_counter(), list[Path]()
+    start_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
         variables = {RECORD_TO: records, "MPLBACKEND": "Agg", **search_path()}
         environment, command = os.environ | variables, [sys.executable, "-u", str(script)]

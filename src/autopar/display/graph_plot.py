@@ -158,11 +158,8 @@ def _in_layers(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]
         networkx.add_path(drawn, points := [before, *passed, task])
         arrows.append((points, wait))
     across = _sorted(drawn, rows)
-    return (
-        [],
-        {point: (across[point], y + 0.5) for y, row in enumerate(rows) for point in row},
-        arrows,
-    )
+    places = {point: (across[point], y + 0.5) for y, row in enumerate(rows) for point in row}
+    return [], places, arrows
 
 
 def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point, float]:
@@ -249,8 +246,7 @@ def _add_box(ax: Axes, place: Any, points: Any, name: str, ink: str, style: dict
     letters, lines = (points / (_LETTER, _LINE)).astype(int)
     name, words = printable(name), ""
     if lines and letters >= min(_FEWEST_LETTERS, len(name)):
-        fits = textwrap.wrap(name, letters, max_lines=min(2, lines), placeholder="\u2026")
-        words = "\n".join(fits)
+        words = textwrap.fill(name, letters, max_lines=min(2, lines), placeholder="\u2026")
     how: dict[str, Any] = {"fontsize": _SMALL, "color": ink, "ha": "center", "va": "center"}
     how |= {"parse_math": False, "clip_path": box, "clip_on": True, "linespacing": 1, "zorder": 4}
     ax.text(place[0], place[1], words, **how)

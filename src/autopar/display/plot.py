@@ -11,18 +11,13 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.format import (
-    format_seconds,
-    origins_of,
-    printable,
-    short_origins,
-    unit_of,
-)
+from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, layout_of, scale_of
 from autopar.display.show import RICH, speaks
 from autopar.display.table import Measurements, distinct
@@ -207,10 +202,7 @@ def graph(
     from autopar.display import graph_plot  # which imports much that only this needs
 
     whole = graph_plot.graph_of(plan, arrows or {}, names)
-
-    def axes_of(points: float) -> Axes:
-        return _axes_of(points, ax, _AROUND_GRAPH)
-
+    axes_of = partial(_axes_of, ax=ax, around=_AROUND_GRAPH)  # once it is known how high they are
     return _titled(graph_plot.draw_graph(whole, axes_of, columns=columns, hide=hide), title)
 
 

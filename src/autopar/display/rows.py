@@ -138,10 +138,6 @@ def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]
 
     The CPU's lanes come first, then those of each GPU, then those of the program's own names. A
     lane that does next to nothing is left out, unless all are such.
-
-    >>> spans = Span("mm", "GPU 0 stream 7", 0, 1), Span("x", "cuda:0 to host", 1, 2, "copy")
-    >>> [title for title, _ in titled(Timeline(spans))[0]]
-    ['GPU 0, computing', 'GPU 0, copying to the host']
     """
     lanes = grouped(timeline.spans, attrgetter("lane"))
     places = {lane: _place(lane, spans) for lane, spans in lanes.items()}

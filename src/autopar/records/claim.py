@@ -230,10 +230,8 @@ def claim(
     at_least, at_most = (real("a bound", bound, expected) for bound in (at_least, at_most))
     check_type("unit", unit, str, "text, as unit='×'; leave it out where there is none.")
     if not at_least <= at_most or (at_least, at_most) == (-math.inf, math.inf):
-        msg = (
-            f"the bounds of the claim are {at_least:g} to {at_most:g}; expected at_least=, "
-            f"at_most=, or both, the smaller first."
-        )
+        expected = "at_least=, at_most=, or both, the smaller first."
+        msg = f"the bounds of the claim are {at_least:g} to {at_most:g}; expected {expected}"
         raise ValueError(msg)
     claimed = Claim(sentence, value, at_least, at_most, unit)
     if path := os.environ.get(CLAIMS_TO):

@@ -67,10 +67,9 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> tuple[Record,
         other = f"{name}.json: was measured with parameters {was}, now {now}. {again}"
         _require(records, "\n".join([*damages, other]))
     if digest:
-        digests = [digest(record.parameters) for record in records]
         records = [
-            replace(record, code_changed=now not in ("", record.digest))
-            for record, now in zip(records, digests, strict=True)
+            replace(record, code_changed=digest(record.parameters) not in ("", record.digest))
+            for record in records
         ]
     return max(records, key=preference), damages
 
@@ -198,14 +197,11 @@ def _content(record: Record) -> bytes:
 def _pack(timeline: Timeline) -> dict[str, Any]:
     """A timeline as columns of whole nanoseconds, with names and lanes numbered."""
     names, lanes = dict[str, int](), dict[tuple[str, str], int]()
-    spans = [
-        (
-            names.setdefault(span.name, len(names)),
-            lanes.setdefault((span.lane, span.kind), len(lanes)),
-            *(round(1e9 * moment_s) for moment_s in (span.start_s, span.end_s)),
-        )
-        for span in timeline.spans
-    ]
+    spans = []
+    for span in timeline.spans:
+        name = names.setdefault(span.name, len(names))
+        lane = lanes.setdefault((span.lane, span.kind), len(lanes))
+        spans.append((name, lane, round(1e9 * span.start_s), round(1e9 * span.end_s)))
     error_s = timeline.alignment_error_s
     return {"alignment_error_s": error_s, "names": [*names], "lanes": [*lanes], "spans": spans}
 

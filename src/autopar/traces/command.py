@@ -78,13 +78,13 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
     text = _shown([*first, *brief] if options.brief else sections, left_out)
-    title = f"Timeline of {', '.join(report.name for report in reports)}"
-    data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     for name, path in options.outputs.items():
         if name == "json":
-            data["traces"] = [report.data() for report in reports]
+            data = {"format": "autopar timeline", "version": VERSION}
+            data |= {"ranks": ranks and ranks.data(), "traces": [it.data() for it in reports]}
             written = json.dumps(data, indent=1) + "\n"
         else:
+            title = f"Timeline of {', '.join(report.name for report in reports)}"
             written = as_page(sections, title=title)
         try:
             write_output(str(path), written)
@@ -139,10 +139,8 @@ def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> No
     for name, path in outputs.items():
         place = os.path.realpath(path)
         if place in taken:
-            msg = (
-                f"--{name} {path}: this is {taken[place]}, too; expected a file of its own. Give "
-                f"it another name."
-            )
+            expected = "a file of its own. Give it another name."
+            msg = f"--{name} {path}: this is {taken[place]}, too; expected {expected}"
             raise ValueError(msg)
         if path.is_file() or not path.exists():  # a device may be written to several times
             taken[place] = f"what --{name} writes"

@@ -163,15 +163,14 @@ class Report:
         view = self.view
         yield Section(self.name, [*self.verdict(), *self._opening(), *self.remarks()], level=1)
         yield from self._why()
+        named = not view.usages and len(view.ranges) and view.range_name is None
         parts: dict[str, Sequence[Block]] = {
             "How far from the limit": self._bounds() + self._hidings(),
-            "What was named": [],
+            "What was named": self.ranges(self._top).blocks if named else [],
             "Each time": self._each_time(),
             "What ran when": self._drawing(),
             "When nothing ran": self._idleness(),
         }
-        if not view.usages and len(view.ranges) and view.range_name is None:
-            parts["What was named"] = self.ranges(self._top).blocks
         yield from (Section(heading, blocks) for heading, blocks in parts.items() if blocks)
 
     def _opening(self) -> Iterator[str]:
