@@ -12,6 +12,8 @@ from matplotlib.text import Annotation
 from said_once import OLD
 from sphinx_gallery.scrapers import matplotlib_scraper
 
+from autopar.display.show import Note
+
 FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
 import importlib.util
 
@@ -32,20 +34,25 @@ _STYLE = {
 def save_figures(block, block_vars, gallery_conf, **kwargs):
     """Save a cell's figures, and mark what they are to the page, for `gallery_pages` to place.
 
-    A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well.
+    A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well,
+    and each of its timelines alone, to stand beside its code.
     """
     figures = [plt.figure(number) for number in plt.get_fignums()]
     for note in (note for figure in figures for note in figure.findobj(Annotation)):
         note.set_text(_OLD.sub("", note.get_text()))  # which the page's end says
     paths, conf = block_vars["image_path_iterator"], block_vars["file_conf"]
     number = conf.get("thumbnail_number", 1) - len(paths)  # among the figures of this cell
-    marks = [IMAGE] * ("ap.show_timelines(" in block.content)
+    marks, beneath = [IMAGE] * ("ap.show_timelines(" in block.content), []
     if 0 < number <= len(figures):
         marks.append(PICTURE)
         folder = Path(paths.image_path).parent / "thumb"
         path = folder / f"{Path(block_vars['src_file']).stem}.png"
         shown = block_vars["example_globals"].get("___") if IMAGE in marks else None
         thumbnails.save(figures[number - 1], shown, path)
+        if shown:
+            beneath = [shown.panel(name).replace("\n", " ") for name, _ in shown.panels]
+        elif "look=" not in block.content:
+            beneath = [Note(look)._repr_html_() for look in map(to_look_at, figures) if look]
         conf.pop("thumbnail_number", None)
         conf["thumbnail_path"] = str(path)
     texts = iter(list(map(described, figures)))
@@ -53,6 +60,7 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
     images = re.sub(r"(?<=:alt: ).*", lambda found: next(texts) or found[0], images)
     if not images or not marks:
         return images
+    images += "".join(f"\n\n.. raw:: html\n\n    {each}" for each in beneath)
     return f".. container:: {' '.join(marks)}\n\n{indent(images, '    ')}"
 
 
@@ -74,6 +82,20 @@ def described(figure):
             said.append(", ".join(map(" ".join, zip(names, beside, strict=False))))
     said.append(figure.get_suptitle())
     return re.sub(r"\s+", " ", ". ".join(filter(None, said)))
+
+
+def to_look_at(figure):
+    """What a page does not say itself of a chart: its longest bar and its shortest, or its line."""
+    bars = sorted(thumbnails.bars_of(figure), key=lambda row: row[0].get_width())
+    if bars:
+        (_, *short), (_, *long) = bars[0], bars[-1]
+        return "Look at the longest bar, {!r}: {}; and the shortest, {!r}: {}.".format(
+            *long, *short
+        )
+    lines = [
+        (ends(line), ax.get_ylabel()) for ax in figure.axes for line in ax.lines if tells(line)
+    ]
+    return "Look at the line, from left to right: {} {}.".format(*lines[0]) if lines else ""
 
 
 def name(line):

@@ -1,7 +1,7 @@
 """Gallery pages: where pictures, origins and folded parts stand on them, and what cards say."""
 
 import re
-from html import escape
+from html import escape, unescape
 
 from addresses import COLAB, PUBLISHED, SOURCES
 from docutils import nodes
@@ -14,6 +14,8 @@ _OF_HERE = (
     "These numbers are of small sizes, on the machine that built this page. With few cores, or "
     "other work beside, what runs at once may gain nothing, or lose."
 )
+_WAY = re.compile('<figure class="autopar-way" data-name="([^"]*)">')
+_NOTE = 'class="autopar-note'
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
 _TIP = re.compile(r' tooltip="([^"]*)"')
@@ -25,10 +27,15 @@ _LEVELS = {"first_steps": "beginner", "graphs": "advanced", "distributed": "adva
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
 
+class Way(nodes.emphasis):
+    """What :timeline:`its name` makes of the name of a way, where its own timeline is to stand."""
+
+
 def arrange(app, doctree):
     """Put everything in its place, one thing after another."""
     say_on_cards_what_one_does(doctree)
     if "auto_gallery/" in app.env.docname:
+        show_ways_beside_code(doctree)
         show_picture_first(doctree, put_images_into_details(doctree))
         say_origins_once(doctree)
         fold(doctree)
@@ -75,13 +82,33 @@ def put_images_into_details(doctree):
     return drawings
 
 
+def show_ways_beside_code(doctree):
+    """Move each timeline of a page's picture behind the paragraph that names it, or leave it out.
+
+    A name that is none of them stays in the list that is popped from, so that the build fails.
+    """
+    found = [(node, _WAY.match(text)) for node, text in raws(doctree)]
+    timelines = {unescape(way[1]): node for node, way in found if way}
+    for node in timelines.values():
+        node.parent.remove(node)
+    for mark in reversed(list(doctree.findall(Way))):  # of two in a paragraph the first is first
+        beside = mark.parent
+        beside.parent.insert(beside.parent.index(beside) + 1, timelines.pop(mark.astext()))
+        mark.replace_self(nodes.emphasis("", mark.astext(), classes=["autopar-name"]))
+
+
 def show_picture_first(doctree, drawings):
-    """Move a page's picture, which only its measurement can draw, up to where the page begins."""
+    """Move a page's picture, which only its measurement can draw, up to where the page begins.
+
+    With it goes the sentence that says what to look at.
+    """
     pictures = (box for box in doctree.findall(nodes.container) if PICTURE in box["classes"])
     box, page = next(pictures, None), next(doctree.findall(nodes.section), None)
     if box is None or page is None:
         return
-    moved = drawings.get(box, [box])
+    moved, note = drawings.get(box, [box]), box.next_node(descend=False, siblings=True)
+    if isinstance(note, nodes.raw) and _NOTE in note.astext() and "<table" not in note.astext():
+        moved.append(note)
     place = next((node for node in page if isinstance(node, _AFTER_THE_OPENING)), moved[0])
     if place is not moved[0]:
         for node in moved:
@@ -160,5 +187,6 @@ def enclose(parent, start, summary, stop=None):
 
 
 def setup(app):
+    app.add_generic_role("timeline", Way)
     app.connect("doctree-read", arrange)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -12,7 +12,7 @@ from docutils import nodes
 _OTHERS = ("glossary", "reference", "contributing")
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
-_CARD = "sd-card"  # which a link of its own covers
+_CLOSED = {"sd-card", "autopar-name"}  # a card, which a link of its own covers, and a way's name
 _IN_OUTPUTS = re.compile(
     r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
     r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
@@ -71,7 +71,7 @@ def link_first_uses(app, doctree, page):
 def in_prose(parents):
     """Whether what has these parents is read in a paragraph, and is no name and no label."""
     return any(isinstance(parent, nodes.paragraph) for parent in parents) and not any(
-        isinstance(parent, _LEFT_ALONE) or _CARD in parent["classes"] for parent in parents
+        isinstance(parent, _LEFT_ALONE) or _CLOSED & {*parent["classes"]} for parent in parents
     )
 
 

@@ -15,6 +15,7 @@ _FOLD = re.compile(r"(?m)^\.\. dropdown:: (.*)\n((?:\n| {4}.*\n?)+)")
 _TOP = re.compile(r"(pictures?|figures?|timelines?)\s+at\s+the\s+top(?:\s+of\s+this\s+page)?")
 _NEXT_LINE = re.compile(r"\n\| ")
 _PAGE = re.compile(r":doc:`([^`]+)`")
+_WAY = re.compile(r":timeline:(`[^`]+`)")  # which a site's page has there, too
 _ROLE = re.compile(r":\w+:`~?([^`<]+?)(?: <[^>]+>)?`")  # with an address behind it, or without
 _TITLES = {".md": re.compile("(?m)^# (.+)"), ".py": re.compile('"""\n(.+)')}
 
@@ -22,7 +23,7 @@ _TITLES = {".md": re.compile("(?m)^# (.+)"), ".py": re.compile('"""\n(.+)')}
 def as_markdown(text, gallery_conf, folder, levels, *, convert):
     """A text of a script: lines that stay lines, folds that open, and links to the site's pages."""
     text = _NEXT_LINE.sub("  \n", _INDEX.sub("", text)).replace(">`__", ">`_")
-    text = _TOP.sub(r"\1", text)
+    text = _WAY.sub(r"the timeline \1 below", _TOP.sub(r"\1", text))
     text = _FOLD.sub(lambda fold: _details(fold[1], dedent(fold[2]).strip()), text)
     text = _PAGE.sub(lambda page: _link(Path(folder), page[1]), text)
     return convert(_ROLE.sub(r"`\1`", text), gallery_conf, folder, levels)

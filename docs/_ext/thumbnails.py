@@ -66,21 +66,31 @@ def drawn(drawing):
     return figure
 
 
-def charted(figure):
-    """The bars of a figure that has one chart of bars, each with its name and its value in it."""
-    (chart, *others) = figure.axes
+def bars_of(figure):
+    """The bars of a figure that has one chart of bars, downwards, each with its name and value."""
+    if len(figure.axes) != 1:
+        return []
+    (chart,) = figure.axes
     bars = [bar for each in chart.containers if isinstance(each, BarContainer) for bar in each]
     names = chart.yaxis.get_major_formatter().format_ticks(chart.get_yticks())  # hidden ones, too
     notes = [each for each in chart.texts if isinstance(each, Annotation)]
     values = [each.get_text().strip() for each in notes if each.xycoords == "data"]
-    if others or not len(bars) == len(names) == len(values) > 0 or chart.get_xscale() != "linear":
-        return None
+    if not len(bars) == len(names) == len(values) > 0 or chart.get_xscale() != "linear":
+        return []
     unit = chart.get_xlabel().split(" ")[0]  # of values that say none
-    rows = sorted(
+    values = [value + f" {unit}" * value.replace(".", "").isdecimal() for value in values]
+    return sorted(
         zip(bars, names, values, strict=True),
         key=lambda row: row[0].get_y(),
         reverse=not chart.yaxis_inverted(),
     )
+
+
+def charted(figure):
+    """A chart of bars with their names and values in them, if it is one."""
+    if not (rows := bars_of(figure)):
+        return None
+    chart, widest = figure.axes[0], max(bar.get_width() for bar, *_ in rows)
     if len(rows) > _BARS:  # of so many, some from first to last
         rows = [rows[i * (len(rows) - 1) // (_BARS - 1)] for i in range(_BARS)]
     card, ax = plt.subplots(figsize=_INCHES, layout="none")
@@ -88,11 +98,10 @@ def charted(figure):
     words = [shortened(chart.get_title().replace("\n", " "), _LETTERS)]
     for y, (bar, name, value) in enumerate(rows, start=1):
         ax.barh(y, bar.get_width(), height=0.8, color=COLOURS["compute"], alpha=0.4)
-        value += f" {unit}" * value.replace(".", "").isdecimal()
         words.append(f"{shortened(name, _LETTERS + 2 - len(value))}: {value}")
     for y, text in enumerate(words):
         ax.text(0, y, f" {text}" if y else text, fontsize=_SIZE - 2, va="center", parse_math=False)
-    longest = max([bar.get_width() for bar in bars] + [*(limits := limits_of(chart))])
+    longest = max([widest, *(limits := limits_of(chart))])
     ax.set(xlim=(0, longest), ylim=(len(words) - 0.5, -0.5))
     if len(limits) == 1:
         across = [0.5, len(words) - 0.5]

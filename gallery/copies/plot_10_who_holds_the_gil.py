@@ -10,14 +10,12 @@ Who holds the GIL?
 
 Where a step has many small operators, the GPU waits for the thread that launches them. A thread
 that feeds the loop may hold it up: both need the *GIL*, which one thread of Python has at a time.
-A thread that counts in Python holds it for milliseconds, and one that copies lets it go.
 """
 
 # %%
 # A feeding thread needs the GIL, too
 # -----------------------------------
 # Each operator below is a call from Python, so each step needs the GIL over a hundred times.
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -47,6 +45,9 @@ def train(model, batches):
 #     -for x, y in DataLoader(data, batch_size=None, num_workers=4, pin_memory=True):
 #     +data = [(x.pin_memory(), y.pin_memory()) for x, y in data]  # once, if it fits
 #     +for x, y in pipeline.prefetch(data):
+#
+# Look at gaps between *launches*, not at lengths, in :timeline:`data on the device already`, in
+# :timeline:`DataLoader, pin_memory=True`, and in :timeline:`prefetch`: profilers slow launches.
 
 # Folded: the measurement
 import threading
@@ -69,7 +70,6 @@ def launched(label, work, launch):  # while a thread does some work again and ag
 
 
 def gil(batch, width, depth, steps, workers, device="cuda:0"):
-    """A loop of short operators: fed in four ways, and launched beside three threads."""
     pairs = [(torch.randn(batch, 3072).share_memory_(), torch.arange(batch) % 10) for _ in range(8)]
     pin, there = device != "cpu", [(x.to(device), y.to(device)) for x, y in pairs]
     kept = pairs, list(DataLoader(pairs, None, pin_memory=pin)), there
@@ -95,10 +95,11 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 
 # %%
-# In the picture at the top, a gap between *launches* is the time to get a batch; the bars inside of
-# them are PyTorch's. The profiler slows launches, so the ways may even come in another order there.
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
-ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fed in three ways")
+ms = {way: 1e3 * (run.makespan_s - run.busy_s("host")) for way, run in fed.timelines.items()}
+look = f"Look at gaps: {'; '.join(f'{way!r} {gaps:.1f} ms' for way, gaps in ms.items())}."
+given = {"title": "Three steps, fed in three ways", "caption": look}
+ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", **given)
 
 # %%
 # Data that is pinned once needs no copy on the host
@@ -117,9 +118,8 @@ ap.show(
 # %%
 # A thread that counts holds launches up
 # --------------------------------------
-# PyTorch's operators let the GIL go while they work, and Python's do not. Look at how long launches
-# of two steps take beside a thread that copies a batch, and one that counts. The one that sleeps
-# wakes up each millisecond, and asks for the GIL, too.
+# PyTorch's operators let the GIL go while they work, and Python's do not. Compare launches of two
+# steps beside a thread that copies, one that counts, and one that asks for it each millisecond.
 copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
 counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
 ap.show(
@@ -139,7 +139,7 @@ ap.show(
 # The CPU computes here, so each thread beside the loop takes a core from it, too.
 HERE = {"batch": 32, "width": 64, "depth": 4, "steps": 16, "workers": 1, "device": "cpu"}
 here = ap.observed(gil, name="the GIL on the CPU", parameters=HERE)
-ap.show(ap.compare([here.measurements[label] for label in BESIDE]))
+ap.show(ap.compare([here.measurements[label] for label in BESIDE], highlight=COUNTS))
 
 # %%
 # Now you

@@ -101,9 +101,9 @@ eight = ap.recorded(eight_ways, name="b1_ablation", parameters=BOOK)
 limit_s = eight.limit_s(PARTS, pieces=BOOK["count"])
 
 # %%
-# In the picture at the top, look at the row with all three dots. It alone reaches the limit, which
-# is the time of the products and of one copy that has no product to hide behind. Then compare rows
-# that differ in one dot alone.
+# In the picture at the top the row with all three dots alone reaches the limit, which is the time
+# of the products and of one copy that has no product to hide behind. Then compare rows that differ
+# in one dot alone.
 
 # Folded: the drawing
 best_first = sorted(WAYS, key=lambda way: eight.measurements[way].median_s)
@@ -116,7 +116,7 @@ for x, choice in {-0.36: "pinned", -0.22: "side stream", -0.08: "warm"}.items():
     for y, way in enumerate(best_first):
         colour = "C0" if choice in way else "none"
         ax.scatter(x, y, s=80, edgecolor="C0", facecolor=colour, **beside)
-ap.plot.show("b1_where_a_copys_time_goes")
+ap.plot.show("b1_where_a_copys_time_goes", look=bars[:2])
 
 # %%
 # *Saved* is a share of the copies' time, by the clock.

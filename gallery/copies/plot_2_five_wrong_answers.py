@@ -8,8 +8,7 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
-All five run without an error, and their numbers are wrong. In the picture, compare the orange
-bars: the upper copy begins before its product ends, and the lower one waits.
+All five run without an error, and their numbers are wrong.
 """
 
 # %%
@@ -32,6 +31,9 @@ def missing_event(x, mended):
 
 
 # %%
+# In :timeline:`missing event` the copy begins before its product ends, and in
+# :timeline:`missing event, mended` it waits.
+#
 # 2: the source is gone before it is read
 # ---------------------------------------
 # Torch knows only the stream on which ``y`` was made. Once the program drops ``y``, the next tensor
@@ -53,8 +55,7 @@ def source_freed(x, mended):
 # 3: the next result takes the same place
 # ---------------------------------------
 # Two results go through one buffer, a *slot*. `vLLM
-# <https://github.com/vllm-project/vllm/pull/25279>`__ mended this twice, for inputs on their way to
-# the GPU.
+# <https://github.com/vllm-project/vllm/pull/25279>`__ mended this twice, for its inputs.
 def slot_reused(x, mended):
     slots = [on_host(x) for _ in range(2 if mended else 1)]  # <- one is missing
     for i, y in enumerate([x.mm(x), torch.zeros_like(x)]):
@@ -68,8 +69,6 @@ def slot_reused(x, mended):
 # The call returns before the copy has begun. `vLLM
 # <https://github.com/vllm-project/vllm/pull/36013>`__ read it in its next step. `gpt-fast
 # <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited first, but for the *current* GPU.
-
-
 def read_early(x, mended):
     host = on_host(x).copy_(late_product(x), non_blocking=True)
     if mended:
@@ -125,15 +124,18 @@ def five_wrong_answers(size, large):
 
 FIVE = "missing event", "source freed", "slot reused", "read early", "wrong device"
 gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=BOOK, gpus=2)
-ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="A copy too early, and in time")
+beside = [f"{way!r}: {100 * run.hidden():.0f} %" for way, run in gpus.timelines.items()]
+look = f"Look at how much of the copy runs beside computing: {'; '.join(beside)}."
+given = {"title": "A copy too early, and in time", "caption": look}
+ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", **given)
 
 # %%
-# Look at the last column: where it is 0, CSAN, PyTorch's CUDA Sanitizer, missed a wrong program.
+# Reports are those of CSAN, PyTorch's CUDA Sanitizer: where there are 0, it missed a wrong program.
 wrong = {name: gpus.values[f"{name}: wrong share"] for name in FIVE}
 rows = [[it, f"{wrong[it]:.0%}", f"{gpus.values[f'{it}: CSAN reports']:g}"] for it in FIVE]
 least = gpus.estimate(lambda _: min(wrong.values()))
 ap.show(
-    ap.tabulate(["mistake", "wrong numbers", "CSAN reports"], rows, origin=gpus.origin),
+    ap.tabulate(["mistake", "wrong", "reports"], rows, origin=gpus.origin, highlight=FIVE[2:3]),
     ap.claim("Each mistake makes most of its numbers wrong.", least, at_least=0.5, unit="%"),
 )
 

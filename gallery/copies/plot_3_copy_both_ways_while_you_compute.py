@@ -40,6 +40,8 @@ def one_stream(fn, inputs, device):
 
 
 # %%
+# Look at :timeline:`non_blocking, one stream`: it has one bar at a time.
+#
 # Three streams use both directions
 # ---------------------------------
 # The right way is one line. :meth:`~autopar.CopyPipeline.map` copies the next inputs and the last
@@ -53,6 +55,9 @@ def three_streams(fn, inputs, pipeline):
 
 
 # %%
+# In :timeline:`map, pinned memory`, look at one of the first products: a later input and an earlier
+# result are copied under it.
+#
 # `race` compares all results bit for bit, then times the ways in turn with their parts: products,
 # copies to the host, and copies both ways with nothing to compute beside them.
 
@@ -89,9 +94,6 @@ def both_ways(count, size):
 
 
 # %%
-# In the picture at the top, the upper panel has one bar at a time: it is one stream. In the lower
-# one, look at one of the first products: a later input and an earlier result are copied under it.
-
 gpu = ap.recorded(both_ways, name="b2_both_ways", parameters=BOTH)
 limit_s = gpu.limit_s([COMPUTE, TO_HOST, TO_HOST], pieces=BOTH["count"])
 title = "There, multiplied, and back: the same work, in one stream and through the pipeline"
@@ -102,7 +104,6 @@ ap.show_timelines(gpu.timelines, "b2_copy_both_ways", title=title, limit_s=limit
 # ----------------------------------------------
 # The first input has to arrive before anything can run, and the last result leaves when all has
 # run. So no way can be faster than the longest part and these two copies.
-
 rows = {"parts": PARTS, "baseline": ONE_STREAM, "highlight": MAP}
 ap.show(ap.compare(gpu.measurements, limit_s=limit_s, **rows))
 
@@ -119,6 +120,7 @@ ap.show(
     ap.claim(most, saved, at_least=0.7, unit="%"),
 )
 
+
 # %%
 # When this does not help
 # -----------------------
@@ -128,8 +130,6 @@ ap.show(
 # On this machine
 # ---------------
 # On a CPU the same cores copy and compute, so a gain may be chance.
-
-
 def on_the_cpu(count, size):
     """`map` on the CPU beside the plain loop."""
     fn, inputs = ap.workload.matrix(size, seed=1).mm, [ap.workload.matrix(size)] * count
@@ -139,7 +139,7 @@ def on_the_cpu(count, size):
 
 
 here = ap.observed(on_the_cpu, name="map on the CPU", parameters={"count": 12, "size": 384})
-ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU"))
+ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU", highlight="map"))
 
 # %%
 # Now you

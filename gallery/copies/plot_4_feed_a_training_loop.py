@@ -27,6 +27,8 @@ step is due, and the GPU computes nothing meanwhile. Pinned batches make that wa
 #     +for x, y in pipeline.prefetch(loader):
 #     +    losses.append(step(x, y))
 #
+# Look for gaps, each with a copy in it, in :timeline:`.to(device)` and in :timeline:`prefetch`.
+#
 # The usual advice, `pin_memory=True`, makes copies quick and hides none. The GPU reads `pinned
 # memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__ by itself, but
 # copies and steps share a *stream*, which is a queue of the GPU.
@@ -102,12 +104,10 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 # %%
 # Prefetch keeps most of the speed without copies
 # -----------------------------------------------
-# In the upper timeline at the top, look at the gaps between steps, with a copy in each.
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with *data on the device already*.
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 gain = wide.estimate(lambda s: s[PINNED] / s[PREFETCH])
@@ -139,8 +139,8 @@ ap.show(
 # ---------------
 # On a CPU the batches are where they are needed. With steps as short as here `prefetch` loses.
 HERE = NARROW | {"batch": 32, "device": "cpu"}
-here = ap.observed(training_loops, name="training on the CPU", parameters=HERE)
-ap.show(ap.compare([here.measurements[way] for way in (THERE, PREFETCH)], baseline=THERE))
+here = ap.observed(training_loops, name="training on the CPU", parameters=HERE).measurements
+ap.show(ap.compare([here[way] for way in (THERE, PREFETCH)], baseline=THERE, highlight=PREFETCH))
 
 # %%
 # Now you

@@ -139,7 +139,7 @@ def in_the_host(count, size):
 
 
 here = ap.observed(in_the_host, name="the pipeline here", parameters={"count": 16, "size": 1000})
-ap.show(ap.compare(here.measurements, caption="16 matrices of 4 MB within the host"))
+ap.show(ap.compare(here.measurements, caption="16 copies of 4 MB on the host", highlight=DEFAULT))
 
 # %%
 # Now you

@@ -87,7 +87,6 @@ def behind_computing(count, size):
 # that has no product to hide behind. The bars *.to(non_blocking) each* and *pin, then copy* hide
 # nothing: they are as long as both parts together. With *fresh memory* the system has to clear each
 # page first. The other two come near.
-
 behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
 least_s = behind.limit_s(PARTS, pieces=BEHIND["count"])
 drawn = [one for label, one in behind.measurements.items() if label not in (*PARTS, SLOW)]
@@ -134,7 +133,8 @@ def two_gpus(count, size):
 pair = ap.recorded(two_gpus, name="b5_two_gpus", parameters=TWO, gpus=2)
 twice = pair.estimate(lambda s: (s["GPU 0"] + s["GPU 1"]) / s["both"])
 both = "With a pipeline each, two GPUs copy about twice as much as one."
-ap.show(ap.compare(pair.measurements), ap.claim(both, twice, at_least=1.7, unit="×"))
+table = ap.compare(pair.measurements, highlight="both")
+ap.show(table, ap.claim(both, twice, at_least=1.7, unit="×"))
 
 # %%
 # When this does not help

@@ -125,7 +125,9 @@ swept = ap.recorded(sweep, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(("compute", "copy"), pieces=SLOTS["count"])
 limits_s = {label: limit_s for label in swept.measurements if "MiB" in label}
 ap.plot.bars(swept.measurements, limit_s=limits_s, title="By slots and MiB in each")
-ap.plot.show("b2_slots")
+ap.plot.show("b2_slots", look=[swept.measurements[f"{n} x 32 MiB"] for n in (1, 2)])
+
+# %%
 one = swept.estimate(lambda s: s["1 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (2, 3, 4)))
 two = swept.estimate(lambda s: s["2 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (3, 4)))
 ap.show(

@@ -67,13 +67,12 @@ ax.set_yticks([1, 10, 50], ["1", "10", "50"])
 ax.set(title="Pinned copies, one after another", xlabel="one copy", ylabel="GB/s")
 ap.plot.show("b1_bandwidth", bus.origin)
 
+
 # %%
 # Together they are few copies
 # ----------------------------
 # The right way is the same pipeline as for large tensors. It packs what is small: one kernel puts
 # many tensors side by side, one copy takes them to the host, and each result is a view of its part.
-
-
 def together(pipeline, tensors, **where):
     return list(pipeline.to_host(tensors, **where))
 
@@ -136,7 +135,7 @@ def on_the_cpu(count, length):
 
 
 here = ap.observed(on_the_cpu, name="packing on the CPU", parameters={"count": 500, "length": 1024})
-ap.show(ap.compare(here.measurements, caption="Small tensors within the host"))
+ap.show(ap.compare(here.measurements, caption="Small tensors within the host", highlight=FRESH))
 
 # %%
 # Now you

@@ -98,12 +98,12 @@ spent = ap.recorded(cost, name="b5_cost", parameters=COST)
 samples = {one: [s / COST["count"] for s in one.values_s] for one in spent.measurements.values()}
 per_chunk = [replace(one, values_s=tuple(values_s)) for one, values_s in samples.items()]
 ap.plot.bars(per_chunk, title="Host time for a chunk of 4 KiB")
-ap.plot.show("b5_cost")
+ap.plot.show("b5_cost", look=per_chunk[::2])
 
 # %%
-# The table has the memory of a pipeline that copies both ways, with a ring for each direction. Look
-# at the last row: it says whether a pipeline pins more once its slots are there. Pinning takes time
-# as well, so a pipeline that is kept open pays for it once.
+# The table has the memory of a pipeline that copies both ways, with a ring for each direction. Its
+# last row says how often a pipeline has pinned more once its slots are there. Pinning takes time as
+# well, so a pipeline that is kept open pays for it once.
 
 held = spent.values
 rows = [
@@ -113,7 +113,7 @@ rows = [
 ]
 more = spent.estimate(lambda s: s[TO_HOST] / s[f"{TO_HOST}, copy_"])
 ap.show(
-    ap.tabulate(["memory", "how much"], rows, origin=spent.origin),
+    ap.tabulate(["memory", "how much"], rows, origin=spent.origin, highlight=["pinned later"]),
     ap.claim("A chunk costs the host more than a bare copy.", more, at_least=1, unit="×"),
 )
 

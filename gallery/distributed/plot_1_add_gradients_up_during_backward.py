@@ -18,7 +18,6 @@ starts with the last layer, whose gradients can travel while it computes those o
 # Every GPU has a process of its own, called a *rank*, with a copy of the network. It divides its
 # loss by the rows of the whole batch, so that the sum over ranks is right. An *all-reduce* gives
 # each rank the sum. NVIDIA's library NCCL does it among GPUs; the chapter adds on the CPU.
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -42,6 +41,8 @@ def after_backward(model, *share, place):
 
 
 # %%
+# Look at the green bars, NCCL's, in :timeline:`one all-reduce after backward`: they come last.
+#
 # Buckets travel during backward
 # ------------------------------
 # One message for all has to wait for the last gradient, and a message for each is too many. So they
@@ -78,7 +79,7 @@ def bucketed(model, mib):
 
 
 # %%
-# `race_of_steps` checks our ways and PyTorch's `DistributedDataParallel`. It times the slower rank.
+# In :timeline:`buckets of 64 MiB` they lie beside computing. `race_of_steps` times the slower rank.
 
 # Folded: the measurement
 DDP, AFTER = "DistributedDataParallel", "one all-reduce after backward"
@@ -100,7 +101,6 @@ def one_rank(device, width, layers, batch, sizes_mib, repeats):
 
 
 def gradients_of_ranks(ranks, device, **sizes):
-    """Gradients of several GPUs, added up in four ways."""
     return ap.findings_of_ranks(ap.on_ranks(one_rank, *sizes.values(), ranks=ranks, device=device))
 
 
@@ -108,15 +108,16 @@ BOOK = {"width": 4096, "layers": 16, "batch": 4096, "sizes_mib": [64, 256, 1024]
 BOOK = {"ranks": 2, "device": "cuda", **BOOK}
 gpus = ap.recorded(gradients_of_ranks, name="d1_gradients", parameters=BOOK, gpus=2)
 seen = {way: gpus.timelines[way] for way in (AFTER, BUCKETS)}
-ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
+hides = [f"{way!r} {100 * run.hidden('communication'):.0f} %" for way, run in seen.items()]
+given = {"title": "A step on two ranks", "caption": f"Look at what is hidden: {'; '.join(hides)}."}
+ap.show_timelines(seen, "d1_gradients", **given)
 
 # %%
 # Hidden is not the same as saved
 # -------------------------------
-# In the picture at the top, look at NCCL's green bars: beside computing they are hidden. The last
-# bucket can't be, so the limit has its time (:doc:`/benchmarks`). But each message takes a part of
-# the GPU from computing. Compare *buckets* and PyTorch's own with the row after backward: many
-# small ones may save nothing, or cost time: a share below 0 %. Over the CPU it takes far longer.
+# The last bucket can't hide, so the limit has its time (:doc:`/benchmarks`). But each message takes
+# a part of the GPU from computing. Compare *buckets* and PyTorch's `DistributedDataParallel` with
+# the row after backward: many small ones may save nothing, or cost time, a share below 0 %.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))
@@ -131,15 +132,14 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Where messages take longer than backward, as over a slow network, the rest is exposed. Larger
-# batches send less often. :doc:`/howto/from_one_machine_to_many` goes on.
+# Messages that take longer than backward stay exposed: :doc:`/howto/from_one_machine_to_many`.
 #
 # On this machine
 # ---------------
 # `torchrun --nproc-per-node 2 FILE` runs it, too. Ranks on a CPU share its cores.
 SMALL = {"width": 256, "layers": 4, "batch": 129, "sizes_mib": [0.25, 1], "repeats": 5}
 given = {"name": "two CPU ranks", "parameters": {"ranks": 2, "device": "cpu", **SMALL}}
-ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements))
+ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements, highlight=DDP))
 
 # %%
 # Now you

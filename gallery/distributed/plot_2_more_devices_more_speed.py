@@ -103,7 +103,8 @@ def limits(measurements):
 
 limits_s = limits(scaled.measurements)
 ap.plot.bars(scaled.measurements, limit_s=limits_s, title="On one GPU, and on more")
-ap.plot.show("d2_scaling")
+steps = [scaled.measurements[way] for way in ("steps on one", "steps, divided by 2")]
+ap.plot.show("d2_scaling", look=steps)
 
 # %%
 # Products scale, and training less
@@ -136,7 +137,7 @@ ap.show(
 SMALL = {"products": 12, "size": 384, "width": 256, "layers": 3, "batch": 256, "repeats": 5}
 SMALL = {"counts": [1, 2], "device": "cpu", **SMALL}
 here = ap.observed(by_ranks, name="ranks on a CPU", parameters=SMALL).measurements
-ap.show(ap.compare(here))
+ap.show(ap.compare(here, highlight="steps, divided by 2"))
 
 # %%
 # Now you

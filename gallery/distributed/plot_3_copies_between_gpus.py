@@ -50,6 +50,9 @@ def with_copies(x, buffers, side):
 
 
 # %%
+# Look at the orange bars: they hide in :timeline:`to the host` as in :timeline:`to another GPU`,
+# and are much shorter there.
+#
 # `race` compares what arrives bit by bit. Then all GPUs copy at once, by `copied_all`: to the host,
 # and each to the next. This is compared with what one does alone, as they may share a part of the
 # way.
@@ -86,9 +89,6 @@ def copies_of_all(count, size, repeats):
 
 
 # %%
-# Look at the orange bars in the picture at the top: they hide in both cases, and are much shorter
-# between GPUs.
-
 copies = ap.recorded(copies_of_all, name="d2_copies", parameters=COPIES, gpus=2)
 ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of their results")
 
@@ -96,12 +96,12 @@ ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of 
 # Together they bring more to the host, but hardly more to each other
 # -------------------------------------------------------------------
 # A copy to the host is only the first of the two that the way by the host takes, and takes longer
-# already. Compare the rows *one GPU alone* and *all GPUs at once*; the last column counts the bytes
-# of all copies. To the host, GPUs reach more together than one alone. Two of them reach twice as
-# much if each has a bus of its own. More may get in each other's way where they share a part of it,
-# or the host's memory is busy. From GPU to GPU they reach hardly more, as if they took turns.
-# PyTorch lets such a copy wait for the current streams of both GPUs, which may be why; nothing here
-# tests it.
+# already. In the second table compare the rows *one GPU alone* and *all GPUs at once*; its last
+# column counts the bytes of all copies. To the host, GPUs reach more together than one alone. Two
+# of them reach twice as much if each has a bus of its own. More may get in each other's way where
+# they share a part of it, or the host's memory is busy. From GPU to GPU they reach hardly more, as
+# if they took turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may
+# be why; nothing here tests it.
 
 # Folded: the rates
 rows, count = [], copies.values["GPUs"]
@@ -110,6 +110,7 @@ for way in (TO_HOST, TO_GPU):
     for who, gpus in ((ALONE, 1), (AT_ONCE, count)):
         time_s = copies.measurements[f"{way}, {who}"].median_s
         rows.append([f"{way}, {who}", f"{1e3 * time_s:.2f} ms", f"{gpus * gb / time_s:.1f}"])
+at_once = [row[0] for row in rows if row[0].endswith(AT_ONCE)]
 host, gpu = (copies.hidden(way, [PRODUCTS, f"{way}, {ALONE}"]) for way in (TO_HOST, TO_GPU))
 faster = copies.estimate(lambda s: s[f"{TO_HOST}, {ALONE}"] / s[f"{TO_GPU}, {ALONE}"])
 more, hardly = (
@@ -117,8 +118,8 @@ more, hardly = (
     for way in (TO_HOST, TO_GPU)
 )
 ap.show(
-    ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)]),
-    ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
+    ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)], highlight=TO_GPU),
+    ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin, highlight=at_once),
     ap.claim("Most of the time of copies to the host is saved.", host, at_least=0.8, unit="%"),
     ap.claim("So is most of that of copies to a GPU.", gpu, at_least=0.8, unit="%"),
     ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),

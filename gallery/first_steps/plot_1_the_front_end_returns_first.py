@@ -57,6 +57,9 @@ def issue_and_wait(x, u, count):
 
 
 # %%
+# Look at the narrow bar in :timeline:`until done`: the host has launched all products in it, and
+# then only waits.
+#
 # `race` compares what each way returns with the products by the CPU, then times them in turn. With
 # `devices=()` it waits for no device itself.
 
@@ -76,19 +79,19 @@ def three_clocks(count, size):
 
 
 # %%
-# In the picture at the top, the timeline of the last way, look at the narrow bar at the left: the
-# host has launched all products in it, and then only waits.
 gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines[DONE]
-caption = "In the narrow bar at the left (issue) the host makes all launches, and then it waits."
+issued_ms = 1e3 * max(s.end_s - timeline.start_s for s in timeline.spans if s.name == "issue")
+caption = f"Look at issue, the narrow bar at the left: it ends after {issued_ms:.1f} ms."
 title = "The host issues; the GPU computes"
-ap.show_timelines(timeline, "e0_the_front_end_returns_first", title=title, caption=caption)
+ap.show_timelines({DONE: timeline}, "e0_the_front_end_returns_first", title=title, caption=caption)
 
 # %%
-# Here is that bar on a scale of its own. All launches have been made before the first kernel ends.
-
-first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
-ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The first kernel's time"))
+# Here is that bar on a scale of its own, beside the first kernel.
+end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
+early = timeline.between(timeline.start_s, end_s)
+caption = f"Look at the ends: issue {issued_ms:.1f} ms, kernel {1e3 * early.makespan_s:.1f} ms."
+ap.show(ap.draw(early, title="The first kernel's time", caption=caption))
 
 # %%
 # What the three clocks say
@@ -118,8 +121,8 @@ ap.show(
 #
 # On this machine
 # ---------------
-# A CPU operator returns when it is done. A *lane* is a queue with a worker thread. Look at the row
-# *submit*: its clock waits for nothing, and stops long before the lane is done.
+# A CPU operator returns when it is done. A *lane* is a queue with a worker thread. The clock of the
+# row *submit* waits for nothing, and stops long before the lane is done.
 
 
 def operators_and_lane(count, size):
@@ -133,7 +136,7 @@ def operators_and_lane(count, size):
 
 
 here = ap.observed(operators_and_lane, name="CPU and lane", parameters={"count": 10, "size": 512})
-ap.show(ap.compare(here.measurements))
+ap.show(ap.compare(here.measurements, highlight="submit"))
 
 # %%
 # Now you

@@ -33,7 +33,8 @@ def wait_in_between(x, u, count):
 
 
 # %%
-# While the host waits it launches nothing, so the queue of GPU 1 stays empty.
+# Look at GPU 1 in :timeline:`a wait in between`: it begins where GPU 0 ends. While the host waits
+# it launches nothing, so the queue of GPU 1 stays empty.
 #
 # Without it both compute
 # -----------------------
@@ -47,6 +48,9 @@ def wait_at_the_end(x, u, count):
 
 
 # %%
+# In :timeline:`one wait at the end` GPU 1 begins a moment after GPU 0, once the host has launched
+# the first 50.
+#
 # `race` compares the results of both ways, bit by bit, times them beside each GPU alone, and takes
 # their timelines.
 
@@ -78,9 +82,6 @@ ap.show_timelines(
 )
 
 # %%
-# Look at the row of GPU 1 in the picture at the top: with a wait in between it begins where GPU 0
-# ends. Without one it begins a moment after GPU 0, once the host has launched the first 50.
-#
 # Half the time, and no more to gain
 # ----------------------------------
 # Neither GPU needs anything from the other, so the limit is the longer of both alone, each at its
@@ -133,7 +134,7 @@ half_s = {"two lanes": here.measurements["one lane"].min_s / 2}
 seen, lanes = here.timelines["two lanes"], ("CPU lane 1", "CPU lane 2")
 shared = here.estimate(lambda _: seen.overlap_s(*lanes) / min(map(seen.busy_s, lanes)))
 ap.show(
-    ap.compare(here.measurements, limit_s=half_s, limit_name="estimate"),
+    ap.compare(here.measurements, limit_s=half_s, limit_name="estimate", highlight="two lanes"),
     ap.draw(here.timelines, title="One CPU lane and two"),
     ap.claim("Both lanes compute most of the time.", shared, at_least=0.5, unit="%"),
 )

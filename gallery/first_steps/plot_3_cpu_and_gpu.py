@@ -37,6 +37,8 @@ def cpu_first(x, u, count):
 
 
 # %%
+# Look at the GPU in :timeline:`plain, CPU first`: it begins where the CPU ends.
+#
 # GPU work first: both run
 # ------------------------
 # These are the same lines in the other order. Launches return at once, so the GPU computes while
@@ -62,6 +64,8 @@ def on_lanes(x, u, count, cpu_lane, gpu_lane):
 
 
 # %%
+# In :timeline:`lanes, CPU first` both begin together. (Tables of the picture count fills, too.)
+#
 # `race` compares all results, times the ways beside their parts, and takes timelines.
 
 
@@ -82,7 +86,6 @@ def cpu_and_gpu(count, cpu_size, gpu_size):
 
 # %%
 # Here are the numbers of this run, or of the record of one.
-
 record = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
 limit_s = record.limit_s(ALONE)
 ap.show_timelines(
@@ -93,9 +96,6 @@ ap.show_timelines(
 )
 
 # %%
-# Look at the row of the GPU in the picture at the top, of one run each: in plain PyTorch it begins
-# where the CPU ends. On lanes both begin together. (Its tables count fills of memory, too.)
-#
 # In plain PyTorch the book's order takes the sum
 # -----------------------------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two at its fastest.
@@ -138,7 +138,7 @@ def short_and_long(count, short_size, long_size):
 
 HERE = {"count": 10, "short_size": 384, "long_size": 512}
 here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
-ap.show(ap.compare(here.measurements))
+ap.show(ap.compare(here.measurements, highlight="two lanes"))
 
 # %%
 # Now you

@@ -38,9 +38,10 @@ def one_stream(x, count):
 
 
 # %%
+# Look at the orange bars in :timeline:`one stream`: all 50 copies follow the last product.
+#
 # `non_blocking=True` lets the *host* go on. On the GPU the copies go to the current *stream*, the
-# queue in which the products stand as well. A stream does one thing after the other, so the first
-# copy begins when the last product has ended.
+# queue in which the products stand as well. A stream does one thing after the other.
 #
 # Two streams hide all copies but one
 # -----------------------------------
@@ -62,6 +63,8 @@ def two_streams(x, buffers, side):
 
 
 # %%
+# In :timeline:`two streams` each copy lies under a product, and only the last sticks out.
+#
 # A *lane* is a queue of autopar's, here with a stream, that waits and keeps memory by itself.
 # `race` compares all results, bit by bit, and times all ways in turn.
 
@@ -90,8 +93,6 @@ def compute_and_copy(count, size):
 
 
 # %%
-# In the timelines at the top, look at the orange bars: on one stream all 50 copies
-# follow the last product. On two streams each lies under a blue one, and only the last sticks out.
 gpu = ap.recorded(compute_and_copy, name="e3_compute_and_copy", parameters=BOOK)
 limit_s = gpu.limit_s(PARTS, pieces=BOOK["count"])
 title = "The same products and copies, on one stream and on two"
@@ -111,6 +112,7 @@ ap.show(
     ap.claim("Two streams save most of the copies' time.", two, at_least=0.8, unit="%"),
 )
 
+
 # %%
 # When this does not help
 # -----------------------
@@ -120,8 +122,6 @@ ap.show(
 # On this machine
 # ---------------
 # Lanes run on a CPU, too, each with one thread here. The copies are short: little can be gained.
-
-
 def on_cpu_lanes(count, size):
     x, host = ap.workload.matrix(size), torch.empty(count, size, size)
     with ap.cpu_lane(name="products") as one, ap.cpu_lane(name="copies", kind="copy") as two:
@@ -134,7 +134,7 @@ def on_cpu_lanes(count, size):
 
 
 here = ap.observed(on_cpu_lanes, name="on CPU lanes", parameters={"count": 12, "size": 512})
-ap.show(ap.compare(here.measurements))
+ap.show(ap.compare(here.measurements, highlight="two lanes"))
 
 # %%
 # Now you

@@ -59,9 +59,8 @@ def book_ways(count, size):
 
 
 # %%
-# In the table, look at the speed-up in the second row. All of it comes from memory, since this way
-# hides nothing, as :doc:`plot_4_compute_and_copy` shows.
-
+# All of the second way's speed-up comes from memory, since this way hides nothing, as
+# :doc:`plot_4_compute_and_copy` shows.
 book = ap.recorded(book_ways, name="e3_book_ways", parameters={"count": 50, "size": 4000})
 ap.show(ap.compare(book.measurements, baseline=FIRST, caption="50 products and 50 copies"))
 
@@ -104,7 +103,7 @@ one = ap.recorded(one_result, name="e3_one_result", parameters={"size": 4000})
 names = {FRESH: "fresh", TOUCHED: "touched", "into pinned memory, copy_": "pinned"}
 bars = [replace(one.measurements[label], label=name) for label, name in names.items()]
 ap.plot.bars(bars, title="64 MB into memory")
-ap.plot.show("e3_one_result")
+ap.plot.show("e3_one_result", look=bars)
 
 # %%
 
@@ -139,7 +138,7 @@ def within_the_host(size):
 
 
 here = ap.observed(within_the_host, name="copies within the host", parameters={"size": 3000})
-ap.show(ap.compare(here.measurements))
+ap.show(ap.compare(here.measurements, highlight="into touched memory"))
 
 # %%
 # Now you

@@ -39,7 +39,8 @@ def gemm(a, left, right):  # subtract what a finished column contributes to a ti
 
 # %%
 # The textbook's loop, below, goes column by column, and hands each task to a function `do`. It is
-# tempting to let `do` run it on the spot. Two GPUs then need each copy and each wait from you.
+# tempting to let `do` run it on the spot. Two GPUs then need each copy and each wait from you. Look
+# at :timeline:`tasks one after another`: while one GPU works, the other one waits.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------
@@ -61,7 +62,8 @@ def add_to(graph):
 
 
 # %%
-# In the drawing, follow the thick line: it is the longest chain of tasks that wait for each other.
+# Compare the blue bars in :timeline:`the graph`: it keeps both GPUs busy at once. In the drawing,
+# look at the thick line: ten of twenty tasks, the longest chain of those that wait for each other.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2
@@ -110,8 +112,6 @@ def tiled(count, size, devices):
 
 
 # %%
-# In the picture at the top, compare the blue bars: the graph keeps both GPUs busy at once.
-
 gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
 ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title="Cholesky on two GPUs")
 

@@ -113,14 +113,14 @@ STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
 products = {f"mm_{n}" if n else "mm": STEPS[n % len(STEPS)] for n in range(2 * len(STEPS))}
 shown["names"] = lambda name: products.get(bare := name.split(" to ")[0].split(" on ")[0], bare)
 ap.plot.graph(run, arrows=gpus.values, columns=True, title=title, **shown)
-ap.plot.show("e4_the_figure_made_real")
+busy = [f"{gpu}: {100 * run.busy_s(gpu) / run.makespan_s:.0f} %" for gpu in BOOK["devices"]]
+ap.plot.show("e4_the_figure_made_real", look=f"Look at how long GPUs compute: {', '.join(busy)}.")
 
 # %%
 # The graph is at least as fast as the careful code
 # -------------------------------------------------
-# In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
-# table, compare *task graph* with *plain PyTorch*. The *estimate* uses the times of tasks alone.
-
+# In the picture at the top neither GPU, in the outer columns, waits for the other. In the table,
+# compare *task graph* with *plain PyTorch*. The *estimate* uses the times of tasks alone.
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
 gain = gpus.estimate(lambda s: s[SERIAL] / s[GRAPH])

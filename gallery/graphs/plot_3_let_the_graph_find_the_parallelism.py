@@ -49,7 +49,7 @@ def with_branches(fn, inputs):
 
 
 # %%
-# In the picture at the top, look at the columns, which are the four paths: only the last task waits
+# Look at the columns of the picture at the top, which are the four paths: only the last task waits
 # for several. Nothing was computed to find that, so no GPU was needed.
 
 

@@ -110,7 +110,8 @@ ax.set_title("How much of the CPU do tasks keep?")
 ax.set_xticks([1, 10, 100], ["1", "10", "100"])
 ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
 ax.legend(loc="upper left", fontsize="small")
-ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
+both = ", ".join(f"{way!r} {half_kept_us(median_s, way):.2g} µs" for way in (GRAPH, FUTURES))
+ap.plot.show("b7_how_fine_may_tasks_be", fine.origin, look=f"Look at where half is kept: {both}.")
 
 # %%
 # The share that is kept is compared with bare threads and pieces of 200 rows. The second claim is
@@ -134,7 +135,6 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Compare the row in bold with the one above it.
 HERE = FINE | {"count": 2000, "rows": [100, 1]}
 here = ap.observed(task_sizes, name="rows in tasks", parameters=HERE).measurements
 ways = [here[f"{way}, pieces of {n}"] for way in (GRAPH, FUTURES) for n in (1, 100)]

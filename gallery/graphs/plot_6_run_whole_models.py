@@ -16,11 +16,9 @@ Most models are nearly a chain: each operator needs the one before, so little ca
 # --------------------------
 # It is tempting to write a task for each layer, and to say what it needs. `trace` asks for less: it
 # calls a model once, and notes operators and needs. It refuses code that branches on data.
-#
 # `run` issues the operators one by one, as *eager* code does, PyTorch's usual way, without the
 # model's Python code around them. `measure` tries how many threads or streams to take. `capture`
 # makes a *CUDA graph*, which launches all at once, and gains most where launches take longest.
-
 from contextlib import ExitStack
 from statistics import median
 
@@ -116,22 +114,24 @@ ax.xaxis.set_major_formatter("{x:g}")
 ax.set(yticks=range(places), yticklabels=MODELS, ylim=(places, -2.5))
 ax.set(title="Models as graphs", xlabel="gain over eager code, ×")
 ax.legend(fontsize="small", loc="upper center", ncols=3)
-ap.plot.show("b10_run_whole_models", gpu.origin)
+look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTURE]):.2f} ×."
+ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# Look down the column *run, measured*: below 1 × a model is slower as a graph. Claims are of the
-# middle model: its time over eager code's, and at last its gain. On a CPU `measure` takes fewer
-# threads (:doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu` tells why).
+# In the column *run, measured*, below 1 × a model is slower as a graph. Claims are of the middle
+# model: its time over eager code's, and at last its gain. On a CPU `measure` takes fewer threads
+# (:doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu` tells why).
 
 # Folded: the table and the claims
 eager_ms = [f"{1e3 * median_s[f'{name}: eager']:.2f} ms" for name in MODELS]
 columns = [[f"{gain:.2f} ×" for gain in found] for found in gained.values()]
 rows = zip(MODELS, eager_ms, *columns, strict=True)
+slowest = min(zip(gained[MEASURED], MODELS, strict=True))[1]
 run, measured = (gpu.estimate(lambda s, way=way: 1 / median(gains(s, way))) for way in WAYS[:2])
 on_cpu = cpu.estimate(lambda s: 1 / median(gains(s, MEASURED, ON_CPU["models"])))
 captured = gpu.estimate(lambda s: median(gains(s, CAPTURE)))
 ap.show(
-    ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin),
+    ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin, highlight=[slowest]),
     ap.claim("A traced model takes a fifth more time at most.", run, at_most=1.2, unit="×"),
     ap.claim("A measured graph takes a twentieth more at most.", measured, at_most=1.05, unit="×"),
     ap.claim("On a CPU it takes a twentieth more at most.", on_cpu, at_most=1.05, unit="×"),

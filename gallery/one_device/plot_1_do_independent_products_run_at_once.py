@@ -32,6 +32,8 @@ def one_stream(xs):
 
 
 # %%
+# Look at :timeline:`one stream`: each product begins when the one before it has ended.
+#
 # Several streams allow products to run at once
 # ---------------------------------------------
 # The products are dealt out to *side streams*. These first wait for the current stream, which makes
@@ -49,8 +51,9 @@ def on_streams(xs, side):
 
 
 # %%
-# One sweep compares these two at seven sizes, and two ways with a single launch for all products,
-# which :doc:`plot_2_small_operators` is about.
+# Look at the stairs in :timeline:`several streams`: each product begins only towards the end of the
+# one before it, though nothing makes it wait. One sweep compares these two at seven sizes, and two
+# ways with a single launch for all products, which :doc:`plot_2_small_operators` is about.
 
 # Folded: the sweep
 ONE, STREAMS, BATCH, GRAPH = "one stream", "several streams", "a batch", "a CUDA graph"
@@ -88,10 +91,8 @@ def one_device(work, streams, seen):
 # %%
 # Large products take turns on eight streams, too
 # -----------------------------------------------
-# In the picture at the top, look at the stairs: each product begins only towards the end of the one
-# before it, though nothing makes it wait. A large product has more blocks of work than the GPU can
-# hold at once, so the next one comes in when the last of them leave room.
-
+# A large product has more blocks of work than the GPU can hold at once, so the next one comes in
+# when the last of them leave room.
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
 large = {way: gpu.timelines[f"{LARGE}, {way}"] for way in (ONE, STREAMS)}
 ap.show_timelines(large, "x1_large_products", title=f"Products of {LARGE} × {LARGE}")
@@ -101,7 +102,6 @@ ap.show_timelines(large, "x1_large_products", title=f"Products of {LARGE} × {LA
 # --------------------------------
 # Look at the gaps between the bars here. The GPU is done with a small product before the host has
 # launched the next, so hardly any two overlap. Under the profiler the gaps are wider than without.
-
 small = {way: gpu.timelines[f"{SMALL}, {way}"] for way in (ONE, STREAMS)}
 ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 
@@ -119,13 +119,14 @@ for size, count in COUNTS:
     one, several = (gpu.measurements[f"{size}, {way}"].median_s for way in (ONE, STREAMS))
     times = [f"{1e6 * taken_s / count:.1f} µs" for taken_s in (one, several)]
     rows.append([f"{size} × {size}", *times, f"{one / several:.2f} ×"])
+given = {"origin": gpu.origin, "highlight": [rows[0][0], rows[-1][0]]}
 headers = ["matrices", f"a product on {ONE}", f"on {STREAMS}", "gain"]
 at_once = [sum(span.duration_s for span in t.spans) / t.busy_s() for t in small.values()]
 in_turn, few = (gpu.estimate(lambda _, n=n: n) for n in at_once)  # of one run each
 gain = gpu.estimate(lambda s: s[f"{LARGE}, {ONE}"] / s[f"{LARGE}, {STREAMS}"])
 loss = gpu.estimate(lambda s: s[f"{SMALL}, {STREAMS}"] / s[f"{SMALL}, {ONE}"])
 ap.show(
-    ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin),
+    ap.tabulate(headers, rows, caption="One GPU, eight streams", **given),
     ap.claim("By itself PyTorch runs one at a time.", in_turn, at_most=1.1, unit="at once"),
     ap.claim("Large products gain little on streams.", gain, at_most=1.2, unit="×"),
     ap.claim("On streams hardly two small ones overlap.", few, at_most=1.5, unit="at once"),

@@ -58,8 +58,8 @@ def as_graph(batch):
 
 # %%
 # All ways were timed in the sweep of :doc:`plot_1_do_independent_products_run_at_once`. In the
-# picture at the top, look at the left end: one stream and several are above the others, because the
-# host launches each product. To the right, where the GPU's work decides, all ways come together.
+# picture at the top, one stream and several are above the others at the left end, because the host
+# launches each product. To the right, where the GPU's work decides, all ways come together.
 
 # Folded: the figure
 gpu = ap.newest_record("x1_one_device")
@@ -80,7 +80,8 @@ ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 ax.minorticks_off()
 ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
-ap.plot.show("x2_small_operators", gpu.origin)
+ends = ", ".join(f"{way!r} {us(min(counts), way):.2f} µs" for way in (ways[0], ways[-1]))
+ap.plot.show("x2_small_operators", gpu.origin, look=f"Look at the left end: {ends}.")
 
 # %%
 # In the table, compare the last two columns, which have the GPU's own time: where they come
@@ -103,9 +104,10 @@ batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] fo
 nothing = gpu.estimate(lambda s: gain(s, 4000))
 headers = ["matrices", "a batch", "a CUDA graph", "on the GPU: a chain", "8 branches"]
 shown = "a batch", "a CUDA graph", "1 branches", "8 branches"
+given = {"origin": gpu.origin, "highlight": [f"{n} × {n}" for n in (min(counts), max(counts))]}
 rows = [[f"{n} × {n}", *(f"{us(n, way):.2f} µs" for way in shown)] for n in counts]
 ap.show(
-    ap.tabulate(headers, rows, caption="Time for a product", origin=gpu.origin),
+    ap.tabulate(headers, rows, caption="Time for a product", **given),
     ap.claim(
         "Up to 256 × 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
     ),

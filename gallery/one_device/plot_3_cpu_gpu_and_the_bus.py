@@ -39,6 +39,9 @@ def one_stream(x, count):
 
 
 # %%
+# In :timeline:`CPU lane, one stream` the CPU works beside the GPU, but look at the copies: each
+# pushes the next product back.
+#
 # A pipeline sets all three to work
 # ---------------------------------
 # The right way changes one line: a pipeline has a stream for the copies, and each waits for its own
@@ -51,6 +54,8 @@ def with_pipeline(pipeline, x, count):
 
 
 # %%
+# In :timeline:`CPU lane, pipeline` look at all three rows: they are busy from the start.
+#
 # `race` waits for what is on lanes, compares all results, and times the ways and their `parts` in
 # turn. Half of the CPU's threads multiply, as launching and waiting need some, too.
 
@@ -84,10 +89,7 @@ def three_parts(count, size, cpu_count, cpu_size):
 # %%
 # The sizes are the `chapter's
 # <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_. No order beats the
-# longest part. In the picture at the top, look at the lower half: three rows, all of them busy from
-# the start. In the upper half the CPU works beside the GPU, too, but each copy pushes the next
-# product back.
-
+# longest part.
 BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
 gpu = ap.recorded(three_parts, name="x3_cpu_gpu_and_the_bus", parameters=BOOK)
 limit_s = max(gpu.limit_s([PRODUCTS, COPIES], pieces=BOOK["count"]), gpu.limit_s([ON_CPU]))
@@ -100,7 +102,6 @@ ap.show_timelines(gpu.timelines, "x3_cpu_gpu_and_the_bus", title=title, limit_s=
 # Compare the row in bold with the parts alone, in grey: it takes hardly longer than the longest.
 # The row above it takes as long as the GPU's products and the copies together. The *spread (IQR)*
 # is how far the middle half of the samples lies apart.
-
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
 )

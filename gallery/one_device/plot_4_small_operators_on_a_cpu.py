@@ -86,7 +86,7 @@ def on_cpu(work):
 # Folded: the drawing
 given = {"work": CPU}  # side, and how many
 cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters=given, gpus=0, threads=8)
-sizes = [size for size, _ in CPU]
+sizes, median_s = [size for size, _ in CPU], {k: v.median_s for k, v in cpu.measurements.items()}
 _, ax = plt.subplots(layout="constrained")
 for way, style in ((LANES, "o-"), (INSIDE, "s-")):
     pairs = [[cpu.measurements[f"{size}, {each}"] for each in (ONE, way)] for size in sizes]
@@ -97,7 +97,9 @@ ax.set_xticks(sizes, [f"{size}" for size in sizes])
 ax.minorticks_off()
 ax.set_title("What many threads gain")
 ax.legend()
-ap.plot.show("x2_on_cpu", cpu.origin)
+gained, n = max((median_s[f"{n}, {ONE}"] / median_s[f"{n}, {LANES}"], n) for n in sizes)
+look = f"Look at where {LANES!r} gain most: {gained:.1f} × at {n} × {n}."
+ap.plot.show("x2_on_cpu", cpu.origin, look=look)
 
 
 # %%
@@ -106,7 +108,6 @@ def ahead(s, n):
     return min(s[f"{n}, {INSIDE}"], s[f"{n}, {ONE}"]) / s[f"{n}, {LANES}"]
 
 
-median_s = {label: one.median_s for label, one in cpu.measurements.items()}
 best = max(sizes, key=lambda n: ahead(median_s, n))
 gain = cpu.estimate(lambda s: ahead(s, best))
 sentence = f"Lanes of one thread win clearly at {best} × {best}."
@@ -126,7 +127,7 @@ ap.show(ap.claim(sentence, gain, at_least=1.2, unit="×"))
 # samples lies apart.
 
 here = ap.observed(on_cpu, name="small products here", parameters={"work": [[64, 64], [256, 32]]})
-ap.show(ap.compare(here.measurements, caption="Products on this CPU, by side"))
+ap.show(ap.compare(here.measurements, caption="Products here, by side", highlight=f"64, {LANES}"))
 
 # %%
 # Now you

@@ -113,7 +113,7 @@ there = ap.recorded(engines, name="x1_engines", parameters=FOUR, gpus=0, variabl
 # only, since they need not multiply by the same routine.
 
 ap.plot.bars(there.measurements, title="400 products, by library")
-ap.plot.show("x1_engines")
+ap.plot.show("x1_engines", look=there.measurements)
 
 # %%
 # The claims say by how much the second worker, and the second lane, make each library faster.

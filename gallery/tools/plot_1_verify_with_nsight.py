@@ -37,6 +37,9 @@ def two_streams(x, buffers, lane):
 
 
 # %%
+# Look for white space: in :timeline:`one stream` the copies wait for all products, and in
+# :timeline:`two streams` each for its own.
+#
 # These commands run `Nsight Systems
 # <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__, export its report, and run
 # `Nsight Compute <https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html>`__.
@@ -81,14 +84,11 @@ def seen_by_systems(count, size):
 
 
 # %%
-# In the picture at the top, look for white space: on one stream the copies wait for all products.
-
 report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK, programs=["nsys"])
 ap.show_timelines(report.timelines, "x4_verify_with_nsight", title="What Nsight Systems saw")
 
 # %%
 # A way *hides* the share of the shorter part's time in which the other one works as well.
-
 one, two = (report.timelines[way] for way in (ONE, TWO))
 least_s, hides = min(map(two.busy_s, ("compute", "copy"))), report.estimate(lambda _: one.hidden())
 both = report.estimate(lambda _: two.overlap_s("copy", "compute") / least_s)
@@ -129,7 +129,7 @@ figures = zip(SIZES, busy, waves, strict=True)
 rows = [[f"{n}", f"{100 * share:.1f} %", f"{count:.2f}"] for n, share, count in figures]
 small, large = kernels.estimate(lambda _: busy[0]), kernels.estimate(lambda _: busy[-1])
 ap.show(
-    ap.tabulate(headers, rows, origin=kernels.origin),
+    ap.tabulate(headers, rows, origin=kernels.origin, highlight=[rows[0][0], rows[-1][0]]),
     ap.claim("A large product keeps most units busy.", large, at_least=0.6, unit="%"),
     ap.claim("A small product keeps at most half of them busy.", small, at_most=0.5, unit="%"),
 )

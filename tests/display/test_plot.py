@@ -134,6 +134,18 @@ def test_figures_are_written_at_twice_the_dots_and_closed(tmp_path, monkeypatch,
     assert width == pytest.approx(2 * figure.get_figwidth() * 100, abs=2)
 
 
+def test_what_to_look_at_is_returned_for_a_page_and_printed_where_none_is(monkeypatch, capsys):
+    monkeypatch.setenv("AUTOPAR_RICH", "1")
+    assert plot.show("overlap") is None
+    note = plot.show("overlap", look=[SLOW])
+    assert note.startswith(f"Look at {SLOW.label!r}: ")
+    assert plot.show("x", look="a < b")._repr_html_().endswith(">a &lt; b</p>")
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv("AUTOPAR_RICH")
+    plot.show("overlap", look="Look at it.")
+    assert capsys.readouterr().out == "Look at it.\n\n"
+
+
 @pytest.mark.parametrize("rich", [True, False])
 def test_figures_are_left_to_the_page_or_to_a_window_where_there_is_one(
     rich, tmp_path, monkeypatch

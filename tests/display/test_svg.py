@@ -195,6 +195,31 @@ def test_badges_say_where_it_was_measured():
     assert "(this machine: CPU)" in words_of(mixed)  # by panel, where they differ
 
 
+def test_what_to_look_at_is_told_for_each_timeline_unless_the_caption_does():
+    serial, overlapped = (f"copies {share} % hidden behind compute" for share in ("0.0", "98.0"))
+    told = f"Look at 'serial': 189.0 ms, {serial}; 'overlapped': 132.2 ms, {overlapped}."
+    captions = [line.text for line in parsed(BOTH).findall("figcaption/p")]
+    assert captions == [told]
+    own = draw(PANELS, title="E3", caption="Look at the end: 189 ms.")
+    assert [line.text for line in parsed(own).findall("figcaption/p")] == [own.caption]
+    assert "Look at the whole: 1.000 s." in alone(Span("mm", "GPU 0", 0, 1))._repr_html_()
+
+
+def test_a_timeline_alone_has_the_scale_of_all_and_no_legend():
+    figure = ET.fromstring(BOTH.panel("overlapped"))
+    one, both = (
+        {hover(bar): (bar.get("x"), bar.get("width")) for bar in svg.iter(f"{SVG}rect")}
+        for svg in (figure, svg_of(draw({"overlapped": OVERLAPPED, "serial": SERIAL}, title="t")))
+    )
+    assert "" not in one
+    assert one.items() <= both.items()
+    assert figure.findtext(f".//{SVG}title") == "E3: overlapped"
+    assert (figure.get("data-name"), figure.findtext("span")) == ("overlapped", RECORDED)
+    assert not {*re.findall(r' id="[^"]+"', BOTH.panel("serial"))} & {
+        *re.findall(r' id="[^"]+"', BOTH.panel("overlapped") + BOTH._repr_html_())
+    }
+
+
 def test_same_input_same_bytes_and_other_input_other_ids():
     html, other = (draw(PANELS, title="E3", limit_s=s)._repr_html_() for s in (0.1321, 0.1322))
     assert html == BOTH._repr_html_()
@@ -210,7 +235,8 @@ def test_markup_in_names_is_shown_as_text():
     assert "<script" not in drawing._repr_html_()
     assert hover(bars(drawing)[0]).startswith(bad)
     assert bad in words_of(drawing)
-    assert [line.text for line in parsed(drawing).findall("figcaption/p")] == [bad]
+    captions = [line.text for line in parsed(drawing).findall("figcaption/p")]
+    assert captions == [bad, f"Look at {bad!r}: 1.000 s."]
 
 
 def test_tables_and_traces_for_those_who_want_figures():

@@ -62,7 +62,12 @@ def test_text_is_aligned_and_says_where_it_is_from():
     assert lines[1].startswith("work")
     assert {*lines[2]} == {"-", " "}
     assert lines[3].index(" ms  ") == lines[4].index(" s *") - 1  # digits end in one column
-    assert lines[5:] == [LIVE, f"* {noisy.warning}", "speed-up: over 'serial'"]
+    assert lines[5:] == [
+        LIVE,
+        "Look at 'serial': 189.0 ms.",
+        f"* {noisy.warning}",
+        "speed-up: over 'serial'",
+    ]
     table = tabulate(["a", "b", "c"], [["x", "2 × H200", "1.5%"], ["y", "-", "-"]])
     assert repr(table).splitlines()[2:] == ["x  2 × H200  1.5 %", "y  -             -"]
     kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]
@@ -75,7 +80,21 @@ def test_the_row_to_look_at_is_told_with_its_figures():
     told = compare([serial, overlapped], highlight="overlapped", **given).notes
     assert told[0] == f"Look at 'overlapped': {look}."
     assert compare([serial], highlight="serial").notes == ("Look at 'serial': 189.0 ms.",)
-    assert compare([serial, overlapped], **given).notes == ("speed-up: over 'serial'",)
+    assert compare([serial, overlapped], **given).notes == told  # it is the best one
+    del given["limit_s"]
+    best = compare([noisy, overlapped, serial], **given)
+    assert (best.highlight, best.notes[0][:25]) == (("overlapped",), "Look at 'overlapped': 126")
+    assert compare([serial, overlapped]).notes == ()  # nothing tells which
+
+
+def test_rows_to_look_at_are_told_with_their_cells():
+    rows = [["a", "-", " 5 ms"], ["b", "2", "6 ms"], ["c", "3", "7 ms"]]
+    table = tabulate(["work", "GPUs", "time"], rows, highlight=["a", "c"], notes=["more"])
+    assert table.notes == ("Look at 'a': time 5 ms; 'c': GPUs 3, time 7 ms.", "more")
+    bold = [row.get("style") for row in parsed(table).findall(".//tbody/tr")]
+    assert bold == ["font-weight:bold", None, "font-weight:bold"]
+    one = tabulate(["memory", "how much"], [["pinned", "5 MiB"]], highlight=["pinned"])
+    assert one.notes == ("Look at 'pinned': 5 MiB.",)
 
 
 def test_one_line_for_all_rows_that_are_noisy():
@@ -140,7 +159,7 @@ def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_p
     assert column(table, "speed-up") == ["-", "-", "1.00 ×"]
     given = compare(rows, limit_s={"a": 0.5, "all": 4.0}, parts=["a", "b"])
     assert column(given, "limit / time") == ["50.0 %", "-", "80.0 %"]
-    assert {*looks(compare(rows, limit_s=4.0)).values()} == {None}
+    assert {*looks(compare(rows)).values()} == {None}
 
 
 def test_a_bar_is_as_long_as_the_share_and_there_is_none_without_a_limit():
@@ -195,6 +214,8 @@ def test_comparisons_of_what_is_not_there_are_refused(measurements, options, err
         ({"headers": "a"}, "^headers is 'a'"),
         ({"headers": [1]}, r"^headers\[0\] is of type int"),
         ({"notes": "ab"}, "^notes is 'ab'"),
+        ({"highlight": "1"}, "^highlight is '1'"),
+        ({"highlight": ["2"]}, "^highlight names '2'"),
         ({"rows": []}, "^rows is empty"),
         ({"rows": [["1"], ["3", "4"]]}, r"^rows\[1\] has 2 cells"),
     ],

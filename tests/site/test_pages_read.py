@@ -14,6 +14,7 @@ HERE, CPU = "measured live on CPU", "recorded on CPU, 8 threads"
 _TERMS = "stream", "side stream", "CUDA graph", "spread", "95 % interval", "host", "record", "GIL"
 _GLOSSARY = "glossary.html#term-"
 _CARD = nodes.container("", nodes.paragraph(text="a stream"), classes=["sd-card"])
+_NAME = nodes.emphasis("", "one stream", classes=["autopar-name"])
 _STAY = "Put its name in the place of HOST. They host it, and record it."
 _CLAIM = "<p>Measured: 2 × (1 × to 3 ×: 95 % interval, 7 samples)</p>"
 _RANGE = _CLAIM.replace("95 % interval", "range")
@@ -44,6 +45,9 @@ def page_named(name):
 
 def run(origin=WHERE):
     return draw(Timeline([Span("mm", "GPU 0 stream 7", 0, 1)], origin=origin), title="t")
+
+
+RUN = run().panels[0][1]
 
 
 def table(origin):
@@ -89,6 +93,30 @@ def test_an_image_that_is_the_picture_goes_there_alone_and_no_other_moves(arrang
     assert arrange(cell("a"), image()) == ["opening", "a", "image"]
     assert arrange(image("autopar-picture"), cell("a")) == ["opening", "image", "a"]
     assert arrange(image("autopar-picture")) == ["opening", "image"]
+
+
+def test_what_to_look_at_goes_with_the_picture_and_no_table_does(arrange):
+    picture, note = image("autopar-picture"), '<div><p class="autopar-note">Look.</p></div>'
+    assert arrange(cell("a"), picture, note, cell("b")) == ["opening", "image", note, "a", "b"]
+    table = '<table></table><p class="autopar-note">Look.</p>'
+    assert arrange(cell("a"), picture, table) == ["opening", "image", "a", table]
+
+
+def test_a_way_has_its_timeline_beside_its_code_where_the_page_names_it(arrange, extension):
+    def named(*names):
+        marks = (extension("gallery_pages").Way("", name) for name in names)
+        return nodes.paragraph("", "It waits: ", *marks)
+
+    ways = draw(dict.fromkeys(("<one>", "two", "three"), RUN), title="t")
+    shown = {name: ways.panel(name) for name, _ in ways.panels}
+    box = nodes.container("", *map(as_node, shown.values()), classes=["autopar-picture"])
+    parts = arrange(cell("1"), named("<one>", "two"), cell("2"), box)
+    assert [part[:40] for part in parts[1:]] == [
+        "opening", "", "1", "It waits: <one>two",
+        *(shown[name][:40] for name in ("<one>", "two")), "2",
+    ]  # fmt: skip
+    with pytest.raises(KeyError, match="four"):
+        arrange(cell("1"), named("four"), box)
 
 
 def test_origins_are_said_once_and_marked_where_they_belong(arrange):
@@ -216,6 +244,7 @@ def linked(extension):
         ([_CARD, "; a stream"], "a stream; a [stream](stream)"),  # which has a link of its own
         ([nodes.literal("", "stream"), nodes.reference("", "a stream")], "streama stream"),
         (["streaming. Then ", nodes.emphasis("", "record"), " it."], "streaming. Then record it."),
+        ([_NAME, "; a stream"], "one stream; a [stream](stream)"),
         ([_STAY], _STAY),
         (["To the host, by the GIL."], "To the [host](host), by the [GIL](GIL)."),
         (

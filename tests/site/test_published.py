@@ -102,7 +102,7 @@ def test_text_of_notebooks_is_markdown(extension, monkeypatch, published):
 .. index:: ! it
 .. dropdown:: A hint
 
-    In the picture at
+    Look at :timeline:`a, b`. In the picture at
     the top, call :func:`~autopar.race`, see :download:`a file <../a.txt>`, `a b <https://c.org>`__.
 
     .. code-block:: python
@@ -123,6 +123,7 @@ def test_text_of_notebooks_is_markdown(extension, monkeypatch, published):
         f"**Read** {links[0]}, and {links[1]}.",
     ]
     said = "In the picture, call `autopar.race`, see `a file`, [a b](https://c.org)."
+    said = f"Look at the timeline `a, b` below. {said}"
     assert f"<details><summary>A hint</summary>\n\n{said}" in given
     assert "```python\ncode()\n```\n</details>" in given
     assert ".." not in given

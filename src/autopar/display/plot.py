@@ -19,7 +19,8 @@ import numpy as np
 
 from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, layout_of, scale_of
-from autopar.display.show import RICH, speaks
+from autopar.display.show import RICH, Note, speaks
+from autopar.display.show import show as show_thing
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
 from autopar.files import path_of, write_atomically
@@ -229,7 +230,7 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     _write(ax.figure.canvas.figure, path)
 
 
-def show(name: str, *origins: str) -> None:
+def show(name: str, *origins: str, look: str | Measurements = "") -> str | None:
     """Show the open figures: in a window where there is one, else as files.
 
     In a build of the documentation, which sets AUTOPAR_RICH, the page shows them: nothing is
@@ -239,6 +240,8 @@ def show(name: str, *origins: str) -> None:
     Args:
         name: Of the file, without an ending.
         origins: Where and when it was measured, to write beneath figures that don't say so.
+        look: What to look at, in a sentence with its figures, or the measurements that have them:
+            the sentence is returned, to be a cell's last value, or printed where none is shown.
 
     Raises:
         ValueError: The name is empty, or names a folder.
@@ -255,8 +258,17 @@ def show(name: str, *origins: str) -> None:
     for number in plt.get_fignums():
         for ax in plt.figure(number).axes[-1:]:
             _write_beneath(ax, sorted({*origins}))
-    if os.environ.get(RICH):
-        return
+    if not os.environ.get(RICH):
+        _show_open(name)
+    if not isinstance(look, str):
+        told = (f"{one.label!r}: {format_seconds(one.median_s)}" for one in distinct(look))
+        look = f"Look at {'; '.join(told)}."
+    return show_thing(Note(look)) if look else None
+
+
+def _show_open(name: str) -> None:
+    import matplotlib.pyplot as plt
+
     if plt.get_backend().lower() not in _FILE_BACKENDS:
         plt.show()
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import sys
 from typing import Any
@@ -34,6 +35,15 @@ class _Several(tuple[Any, ...]):
 
     def _repr_html_(self) -> str:
         return "\n".join(thing._repr_html_() for thing in self)
+
+
+class Note(str):
+    """A sentence beneath what is shown."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f'<p class="autopar-note autopar-small">{html.escape(self)}</p>'
 
 
 def show(thing: Any, /, *more: Any) -> Any:

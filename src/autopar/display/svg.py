@@ -15,7 +15,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -24,7 +24,7 @@ from autopar.display.format import badge, format_seconds, origins_of, printable,
 from autopar.display.page import page
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, scale_of
 from autopar.display.show import show
-from autopar.display.text import MARKS, hidden_shares, lane_table, panels_of, picture, sentences
+from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, to_look_at
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
@@ -114,18 +114,12 @@ class Drawing:
             raise ValueError(msg)
 
     def _plotted(self) -> Any:
-        """The drawing on matplotlib's axes."""
         return plot.timeline(dict(self.panels), limit_s=self.limit_s, title=self.title)
 
     def _repr_html_(self) -> str:
-        badges = " ".join(map(badge, self.origins))
-        hidden = [
-            f"in {name!r} {share}" if name else share
-            for name, timeline in self.panels
-            for share in hidden_shares(timeline)
-            if self.limit_s  # else hiding may not be what it is about
-        ]
-        look = f"Look at what is hidden: {'; '.join(hidden)}." if hidden else ""
+        own, look = self.caption, to_look_at(self.panels)
+        captions = [own] if own.startswith("Look at ") else [*[own] * bool(own), look]
+        below = "".join(map(_paragraph, captions)) + " ".join(map(badge, self.origins))
         details = [*map(_paragraph, _said(self))]
         for name, timeline in self.panels:
             details.append(lane_table(timeline, f"{name or self.title}: lanes")._repr_html_())
@@ -133,10 +127,17 @@ class Drawing:
         return printable(
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
-            f"{_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}{_paragraph(look)}\n{badges}\n</figcaption>\n"
+            f"{_svg(self)}\n<figcaption>\n{below}\n</figcaption>\n"
             "<details><summary>The same in words, in tables and as files</summary>\n"
             + "\n".join([*details, "</details>\n</figure>"])
         )
+
+    def panel(self, name: str) -> str:
+        """One of several timelines alone as HTML, on the time scale of all, beside its code."""
+        one = ((name, dict(self.panels)[name]),)
+        alone = replace(self, panels=one, title=f"{self.title}: {name}", limit_s=None)
+        shown = f'class="autopar-way" data-name="{html.escape(name)}">{_svg(alone, self.scale_s)}'
+        return printable(f"<figure {shown}{' '.join(map(badge, alone.origins))}</figure>")
 
 
 def draw(
@@ -153,7 +154,8 @@ def draw(
     Args:
         timelines: One timeline, or name -> timeline for a panel each.
         title: What is drawn, in a few words.
-        caption: How to read it; what can be computed is said without it.
+        caption: How to read it; what can be computed is said without it. One that begins with
+            "Look at" is shown in the place of a line that says how long each timeline takes.
         limit_s: The least time possible in seconds, drawn as a dashed line.
 
     Raises:
@@ -209,8 +211,8 @@ def show_timelines(
     return drawing
 
 
-def _svg(drawing: Drawing) -> str:
-    """The picture alone, which can stand in a page or in a file of its own."""
+def _svg(drawing: Drawing, scale_s: float | None = None) -> str:
+    """The picture alone, for a page or a file of its own; on another scale it has no legend."""
     look = {"width": "100%", "font-size": "12", "fill": "currentColor", "style": "display:block"}
     named = {"role": "img", "aria-labelledby": f"{_KEY}-title {_KEY}-desc"}
     svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **named, **look})
@@ -221,7 +223,8 @@ def _svg(drawing: Drawing) -> str:
     axis.set("class", "autopar-axis")
     words.set("style", _RIM)
     top = LINE if drawing.limit_s else 0
-    layout = layout_of(drawing.panels, drawing.scale_s, top)
+    kinds, scale_s = ((), scale_s) if scale_s else (drawing.kinds, drawing.scale_s)
+    layout = layout_of(drawing.panels, scale_s, top)
     for y, text, is_bold in layout.headings:
         _add(words, "text", text, y=y, **({"font_weight": "bold"} if is_bold else {}))
     for row in layout.rows:
@@ -231,22 +234,22 @@ def _svg(drawing: Drawing) -> str:
         for x1, x2, up in ((left, left, 6), (left, right, 0), (right, right, 6)):
             _add_line(bars, "bracket", x1, x2, y + 2 - up, y + 2)
         _add_words(words, bracket._replace(y=y + LINE))
-    _add_axis(axis, drawing.scale_s, top, layout.height)
+    _add_axis(axis, scale_s, top, layout.height)
     if drawing.limit_s:
-        at = drawing.limit_s / drawing.scale_s
+        at = drawing.limit_s / scale_s
         _add_line(limit, "limit", at, at, LINE - 2, layout.height, stroke_dasharray="5 3")
         _add_words(limit, Label(at, at, LINE - 6, f"limit {format_seconds(drawing.limit_s)}"))
     x, y = 0, layout.height + LINE + 4
-    for kind in drawing.kinds:  # a legend, drawn as the bars are
+    for kind in kinds:  # a legend, drawn as the bars are
         height = HEIGHTS[kind] * 2 // 3
         _add(svg, "rect", **_look(kind), x=x, y=y + 14 - height, width=18, height=height)
         _add(svg, "text", kind, x=x + 24, y=y + 12)
         x += 38 + 7 * len(kind)
-    svg.set("height", str(y + LINE + 4))
+    svg.set("height", str(y + LINE * bool(kinds) + 4))
     text = tostring(svg, encoding="unicode")
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
-    content = text + drawing.caption  # a page may have one picture twice, under two captions
-    digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
+    content = (text + drawing.caption).encode(errors="backslashreplace")  # pictures may be equal
+    digest = hashlib.sha256(content).hexdigest()
     return text.replace(_KEY, f"autopar-{digest[:10]}")
 
 
@@ -334,7 +337,7 @@ def _said(drawing: Drawing) -> list[str]:
 
 
 def _paragraph(words: str) -> str:
-    return f"<p>{html.escape(words)}</p>" if words else ""
+    return f"<p>{html.escape(words).replace(' %', '&nbsp;%')}</p>"
 
 
 def _download(timeline: Timeline, name: str) -> str:

@@ -61,7 +61,7 @@ class Table:
     origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
     notes: tuple[str, ...] = ()  #: Lines beneath.
     parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
-    highlight: str = ""  #: The name of the row that is shown bold.
+    highlight: tuple[str, ...] = ()  #: Names of rows that are shown bold.
 
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
@@ -97,8 +97,9 @@ class Table:
         cells = _header("row", row[0], right=False)
         for header, cell, right in zip(self.headers[1:], row[1:], self._numeric[1:], strict=True):
             cells += _cell(cell, right, barred=header.endswith(_SHARE))
-        looks = {self.highlight: "font-weight:bold", **dict.fromkeys(self.parts, "opacity:0.7")}
-        look = f' style="{looks[row[0]]}"' if row[0] in looks and row[0] else ""
+        looks = dict.fromkeys(self.highlight, "font-weight:bold")
+        looks |= dict.fromkeys(self.parts, "opacity:0.7")
+        look = f' style="{looks[row[0]]}"' if row[0] in looks else ""
         return f"<tr{look}>{cells}</tr>"
 
     @cached_property
@@ -132,6 +133,7 @@ def tabulate(
     caption: str = "",
     origin: str | Sequence[str] = "",
     notes: Sequence[str] = (),
+    highlight: Sequence[str] = (),
 ) -> Table:
     """Make a table of figures that are text already.
 
@@ -142,10 +144,14 @@ def tabulate(
         origin: Where and when the figures were taken: one for all rows, or one for each row,
             which says its own where they differ.
         notes: Lines to print beneath.
+        highlight: Names of the rows that the reader is to look at, shown bold; a note has their
+            cells.
 
     Raises:
-        TypeError: `headers`, `rows`, a row or `notes` is a string, or nothing that has several.
-        ValueError: There are no rows, or one is longer or shorter than the headers.
+        TypeError: `headers`, `rows`, a row, `notes` or `highlight` is a string, or nothing that has
+            several.
+        ValueError: There are no rows, one is longer or shorter than the headers, or one to look at
+            is not there.
 
     >>> print(tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
     link          GB/s
@@ -167,11 +173,26 @@ def tabulate(
             expected = f"{len(headers)}, one for each of the headers {', '.join(headers)}"
             msg = f"rows[{i}] has {len(row)} cells, {row}; expected {expected}."
             raise ValueError(msg)
+    named = {row[0]: row for row in reversed(cells)}
+    highlight = several("highlight", highlight, "names of rows, as in highlight=['NVLink 4'].")
+    for name in highlight:
+        require_label("highlight", name, [*named])
+    if highlight:
+        told = (f"{name!r}: {_told(headers[1:], named[name][1:])}" for name in highlight)
+        notes = (f"Look at {'; '.join(told)}.", *notes)
     origins = [origin] * len(cells) if isinstance(origin, str) else origin
     if len(set(origins)) > 1:
         headers, places = (headers[0], "where", *headers[1:]), short_origins(origins)
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
-    return Table(headers, tuple(cells), caption, tuple(dict.fromkeys(filter(None, origins))), notes)
+    origins = tuple(dict.fromkeys(filter(None, origins)))
+    return Table(headers, tuple(cells), caption, origins, notes, highlight=highlight)
+
+
+def _told(headers: Sequence[str], cells: Sequence[str]) -> str:
+    """The cells of a row as words, each with its header if there are several."""
+    pairs = zip(headers, map(str.strip, cells), strict=True)
+    named = (f"{header} {cell}".strip() for header, cell in pairs if cell != NOTHING)
+    return ", ".join(named) if len(cells) > 1 else "".join(cells)
 
 
 def compare(
@@ -194,7 +215,7 @@ def compare(
         baseline: The label to which a speed-up is given.
         parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
         highlight: The label of the row that the reader is to look at, shown bold; a note has its
-            figures.
+            figures. Without it that is the row nearest to its limit, or the one of most speed-up.
         caption: What the table shows, in words.
 
     Raises:
@@ -209,6 +230,7 @@ def compare(
     ----------  --------  --------  ------------  --------  ------------
     serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
     overlapped  140.0 ms    1.35 ×        93.6 %  131.0 ms        1.0 ms
+    Look at 'overlapped': 140.0 ms, 1.35 × the speed of 'serial', the limit is 93.6 % of its time.
     speed-up: over 'serial'
     """
     chosen = distinct(measurements)
@@ -246,14 +268,14 @@ def compare(
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
     notes = []
-    if highlight is not None:
-        at = labels.index(highlight)
+    at = _best(shares, speedups) if highlight is None else labels.index(highlight)
+    if at is not None:
         told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
-        if (speedup := speedups[at]) and highlight != baseline:
+        if (speedup := speedups[at]) and labels[at] != baseline:
             told.append(f"{speedup:.2f} × the speed of {baseline!r}")
         if share := shares[at]:
             told.append(f"the {limit_name} is {percent(share)} of its time")
-        notes.append(f"Look at {highlight!r}: {', '.join(told)}.")
+        notes.append(f"Look at {labels[at]!r}: {', '.join(told)}.")
     if noisy:  # the column of spreads tells each one's
         worst = max(noisy, key=attrgetter("spread"))
         up_to = "over up to" if len(noisy) > 1 else "over"
@@ -265,7 +287,16 @@ def compare(
         notes.append(f"speed-up: over {baseline!r}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
-    return replace(table, parts=parts, highlight=highlight or "")
+    return replace(table, parts=parts, highlight=() if at is None else (labels[at],))
+
+
+def _best(*known: Sequence[float | None]) -> int | None:
+    """Which row has the highest value of the first kind that any row has."""
+    for values in known:
+        of = {value: i for i, value in enumerate(values) if value is not None}
+        if of:
+            return of[max(of)]
+    return None
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 import numpy as np
@@ -46,6 +46,15 @@ def sentences(timeline: Timeline) -> list[str]:
     if error_s := timeline.alignment_error_s:
         said.append(f"Clocks of different lanes agree within {format_seconds(error_s)}.")
     return said + _left_out(timeline)
+
+
+def to_look_at(panels: Iterable[tuple[str, Timeline]]) -> str:
+    """What to look at in a picture: how long each of its panels takes, and what it hides."""
+    told = []
+    for name, timeline in panels:
+        figures = ", ".join([format_seconds(timeline.makespan_s), *hidden_shares(timeline)])
+        told.append(f"{name!r}: {figures}" if name else f"the whole: {figures}")
+    return f"Look at {'; '.join(told)}."
 
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
