@@ -12,6 +12,7 @@ from autopar.display.format import shortened
 from autopar.timeline.intervals import Intervals, as_array, common, covered, length_s, without
 from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
+NEVER = as_array([])  # the set of no times
 _MOST_NAMED = 20  # in a message
 OTHER_LANES = "lanes of no GPU"
 BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
@@ -33,7 +34,7 @@ class Usage:
         self.sorts = work.sets(sort_of)
         self.busy = covered(work.times_s)
         self.idle = without(window, self.busy)
-        self.waiting = as_array([])  # for other ranks, if their traces are there, too
+        self.waiting = NEVER  # for other ranks, if their traces are there, too
         computing = (tag for tag in work.tags if tag.kind == "compute")
         self.computing_streams = {tag.stream for tag in computing} - {""}
 
@@ -50,7 +51,7 @@ class Usage:
 
     def when(self, sort: str) -> Intervals:
         """The set of times in which there was work of a sort."""
-        return self.sorts.get(sort, as_array([]))
+        return self.sorts.get(sort, NEVER)
 
     def hidden_s(self, sort: str) -> float:
         """Seconds in which work of a sort ran, and compute did too, on this GPU."""
@@ -77,14 +78,14 @@ class View:
     def computing(self) -> Intervals:
         """When some GPU computed."""
         gpus = (*self.usages, *self.beside)
-        return covered(np.concatenate([as_array([]), *(it.when("compute") for it in gpus)]))
+        return covered(np.concatenate([NEVER, *(it.when("compute") for it in gpus)]))
 
     @cached_property
     def shared(self) -> Intervals:
         """Of several GPUs, when one of them was at work, or between two kernels for a moment."""
         gpus = [it.busy for it in (*self.usages, *self.beside) if it.name != OTHER_LANES]
         if len(gpus) < 2:
-            return as_array([])
+            return NEVER
         idle = without(self.window, covered(np.concatenate(gpus)))
         return without(self.window, idle[idle[:, 1] - idle[:, 0] > BRIEF_S])
 
@@ -114,11 +115,8 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         chosen = _named(gpu, {tag.gpu for tag in work.present} - {""}, pattern, "GPU")
         others = work[work.where(lambda tag: tag.gpu not in {*chosen, ""})]
         work = work[work.where(lambda tag: tag.gpu in chosen)]
-        doubts = {
-            place: why
-            for place, why in doubts.items()
-            if place in (HOST, "GPUs") or fnmatchcase(place, pattern)
-        }
+        meant = {it for it in doubts if it in (HOST, "GPUs") or fnmatchcase(it, pattern)}
+        doubts = {place: why for place, why in doubts.items() if place in meant}
     gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
     whole = np.concatenate((work.times_s, host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
@@ -134,7 +132,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     there = [name for name in (*gpus, "") if name in parts]
     usages = tuple(Usage(name or OTHER_LANES, parts[name], window) for name in there)
     parts = others.within(window).parts(lambda tag: tag.gpu)
-    beside = tuple(Usage(name, parts[name], window) for name in parts)
+    beside = tuple(Usage(*part, window) for part in parts.items())
     trace = replace(trace, work=work, host=host, doubts=doubts)
     shown = usages, beside, ranges, tuple(gpus)
     return View(trace, window, start_s, *shown, range_name, occurrences)
