@@ -9,14 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autopar.display.format import figures, format_seconds
-from autopar.timeline.intervals import (
-    Intervals,
-    common,
-    covered,
-    length_s,
-    length_within,
-    without,
-)
+from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
 from autopar.traces.utilization import BRIEF_S, Usage, View, sort_of
@@ -41,8 +34,6 @@ class Cause(NamedTuple):
     what: str = "while the host was in {names}."  # goes on after `it was idle`
     # Of work that nothing computes beside, which is so; the first that holds. `what` is of it.
     rule: Callable[[Records, Usage], Mask] | None = None
-    # Whether nobody knows what could be saved: it is told all the same, if there is much of it.
-    is_fact: bool = False
 
     @property
     def page(self) -> str:
@@ -111,28 +102,24 @@ CAUSES = {
         "Fuse kernels: `torch.compile` makes one of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
         "for a moment, as between any two kernels, and these are short.",
-        is_fact=True,
     ),
     "queued": Cause(
         "Launched work waited for an event",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
         "while the next work stood in its queue, behind an event, until work of another GPU ended.",
-        is_fact=True,
     ),
     "ended": Cause(
         "Nothing more was launched",
         "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
         "while the host was recorded on after the last work.",
-        is_fact=True,
     ),
     "unknown": Cause(
         "It was idle, and the trace does not tell why",
         "Look at the steps alone, each as a named range; if the host was not recorded, record it.",
         "tools/plot_1_verify_with_nsight",
         "for no cause that can be seen.",
-        is_fact=True,
     ),
     "communication": Cause(
         "Nothing computes while GPUs communicate",
@@ -175,6 +162,8 @@ CAUSES = {
 }
 HIDEABLE = ("copy", "communication")  # what computing can hide
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
+# Nobody knows what could be saved of these: they are told all the same, if there is much of it.
+_FACTS = ("brief", "queued", "ended", "unknown")
 
 
 class Finding(NamedTuple):
@@ -200,7 +189,7 @@ def findings_of(
     """
     window_s = length_s(view.window)
     every = chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages))
-    least = {key: (_UNEXPLAINED if it.is_fact else LEAST_SHARE) for key, it in CAUSES.items()}
+    least = dict.fromkeys(CAUSES, LEAST_SHARE) | dict.fromkeys(_FACTS, _UNEXPLAINED)
     found = [finding for finding in every if finding.cost_s >= least[finding.cause] * window_s]
     return sorted(found, key=lambda finding: -finding.cost_s)
 
@@ -212,13 +201,12 @@ def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> 
     Where the host waited, its launches move forward too, by no more than it waited. Where no
     launches are known, nothing limits it.
     """
-    host, whole_s = view.trace.host, length_s(moved)
-    starts_s, ends_s = rest.times_s.T
+    whole_s, (starts_s, ends_s) = length_s(moved), rest.times_s.T
     is_first = starts_s >= np.maximum.accumulate(np.append(-np.inf, ends_s))[:-1]
     firsts = rest[is_first & (rest.launches != UNKNOWN)]
     if not len(firsts) or not whole_s:
         return whole_s
-    starts_s, returned_s = firsts.times_s[:, 0], host.times_s[firsts.launches, 1]
+    starts_s, returned_s = firsts.times_s[:, 0], view.trace.host.times_s[firsts.launches, 1]
     ahead_s = np.maximum(starts_s - returned_s - START_S, 0.0) - _until(moved, starts_s)
     # From wait to wait, and at last to the end.
     parts_s = np.split(ahead_s, np.searchsorted(starts_s, waits[:, 1]))
@@ -256,8 +244,10 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
         exposed_s = length_within(without(exposed, usage.waiting), *group.times_s.T).round(9)
+        sort, one, many = "copy", "copy", "copies"
+        if key == "communication":
+            sort, one, many = "communication", "exchange", "exchanges"
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            sort = "communication" if key == "communication" else "copy"
             unused_s = length_s(without(computing, usage.when(sort)))
             cost_s = min(cost_s, unused_s, _sooner_s(view, exposed, rest, waits))
         if cost_s <= 0:
@@ -266,7 +256,6 @@ def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
         if waited_s:
             waited = f"{format_seconds(waited_s)} more were waiting for other ranks"
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
-        one, many = ("exchange", "exchanges") if key == "communication" else ("copy", "copies")
         of_all = f" of {len(group):,} {many}" if len(group) > 1 else f" {one}"
         work = _amount(group[exposed_s > 0], of_all)
         why = cause.what.format(work=work, waited=waited, streams=streams)
