@@ -5,24 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from autopar.display.format import format_seconds, shortened
-from autopar.timeline.intervals import (
-    Intervals,
-    as_array,
-    common,
-    covered,
-    length_s,
-    length_within,
-    without,
-)
+from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
-from autopar.traces.utilization import BRIEF_S, WITHIN, Usage, View, sort_of
+from autopar.traces.utilization import BRIEF_S, NEVER, WITHIN, Usage, View, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
@@ -78,24 +71,16 @@ class Host:
         self._whole = np.array([[every.min(initial=0.0), every.max(initial=0.0)]])
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 1.0
         self.on_axis = records.times_s + self.shift(self.threads)
-        is_call = records.where(lambda tag: tag.kind == "call")
-        is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
+        is_launch = records.where(lambda tag: tag.kind == "call" and "Launch" in tag.name)
         # Launches of other work may be outside of the window.
         is_launch[work.launches[work.launches != UNKNOWN]] = True
-        self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        self._waits = records.where(
+            lambda tag: tag.kind == "call" and bool(_WAITS_FOR_EVENT.match(tag.name))
+        )
         marks = np.flatnonzero(is_launch | self._waits)
         self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
-        # What the profiler does has threads of its own, and holds up each that launches, if that
-        # begins nothing meanwhile.
-        shifts = self.shift(np.unique(self.threads[is_launch]))
-        is_profiler = self.sorts == "profiler"
-        profiler = (records.times_s[is_profiler] + shifts[:, None]).reshape(-1, 2)
-        first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
-        self._profiler = profiler[first == last]
-        self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
+        self.did, self.seen = self._in_turn(is_launch)
         self._ends_s = np.sort(work.times_s[:, 1])
-        # When threads waited, if only for room in a full queue, in a long launch.
-        self._waited = covered(np.vstack((self.did["synchronised"], self.did["launch"])))
         # Batches that workers make come no earlier if the host asks for them earlier.
         is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
         awaited = is_worker & (self.sorts == "loader") & (records.lengths_s > _LONG_S)
@@ -106,13 +91,17 @@ class Host:
         return (self._apart_s * threads[:, None]).astype(np.float64)
 
     def waits(self, usage: Usage) -> Intervals:
-        """When the thread waited that launched most of what a GPU computed."""
-        work = usage.work.of("compute")
-        threads = self.threads[work.launches[work.launches != UNKNOWN]]
+        """When the thread waited that launched most of what a GPU computed.
+
+        If only for room in a full queue, in a long launch.
+        """
+        launches = usage.work.of("compute").launches
+        threads = self.threads[launches[launches != UNKNOWN]]
         if not len(threads):
-            return as_array([])
+            return NEVER
         shift = self.shift(np.array([np.bincount(threads).argmax()]))
-        return common(self._waited, self._whole + shift) - shift
+        waited = covered(np.concatenate((self.did["synchronised"], self.did["launch"])))
+        return common(waited, self._whole + shift) - shift
 
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
@@ -128,18 +117,23 @@ class Host:
         is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
         return np.asarray(lets_wait & is_let)
 
-    def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
+    def _in_turn(self, is_launch: Mask) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
-        did, taken = {}, as_array([])
-        steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
-        for cause in _DONE:
-            when = covered(self.on_axis[self.sorts == cause])
-            if cause == "profiler":
-                when = covered(self._profiler)
-            elif cause == "operators":
-                when = covered(steps[steps[:, 1] - steps[:, 0] <= _STEP_S])  # one after the other
-            did[cause] = without(when, taken)
-            taken = covered(np.concatenate((taken, when)))
+        when = {cause: self.on_axis[self.sorts == cause] for cause in _DONE}
+        launches_s = np.sort(self.on_axis[is_launch, 0])
+        steps = np.column_stack((launches_s[:-1], launches_s[1:]))
+        when["operators"] = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]  # one after the other
+        # What the profiler does has threads of its own, and holds up each that launches, if that
+        # begins nothing meanwhile.
+        is_profiler = self.sorts == "profiler"
+        shifts = self.shift(np.unique(self.threads[is_launch]))
+        profiler = (self.records.times_s[is_profiler] + shifts[:, None]).reshape(-1, 2)
+        first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
+        when["profiler"] = profiler[first == last]
+        did, taken = {}, NEVER
+        for cause, times_s in when.items():
+            did[cause] = without(covered(times_s), taken)
+            taken = covered(np.concatenate((taken, times_s)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
         did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
         # To do nothing but ask whether something is done, again and again, is to wait.
@@ -188,13 +182,11 @@ class _Gaps:
     """The gaps of a GPU, split; all arrays have a place for each gap."""
 
     def __init__(self, view: View, usage: Usage, host: Host) -> None:
-        self._usage, self._host, work = usage, host, usage.work
-        gaps, is_whole = usage.idle, view.range_name is None
-        self._gaps = gaps
+        self._usage, self._host, self._gaps = usage, host, usage.idle
+        gaps, work, is_whole = usage.idle, usage.work, view.range_name is None
         self._lengths_s = gaps[:, 1] - gaps[:, 0]
         # While another GPU is at work, this one may wait for that.
         self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
-        self._sure_s: dict[str, Seconds] = {}  # of parts, while no other GPU is at work
         self._late = gaps.copy()  # when the host was late, by its clock
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
@@ -241,12 +233,14 @@ class _Gaps:
 
     def _split(self, launched: Mask, ended: Mask) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
-        parts_s, late, host = self.parts_s, self._late, self._host
-        lengths_s = late[:, 1] - late[:, 0]
+        parts_s, did, times_s = self.parts_s, self._host.did, self._on_axis.T
+        lengths_s = self._late[:, 1] - self._late[:, 0]
         parts_s["ended"] = lengths_s * ended
-        for cause, when in host.did.items():  # without a thread, where nothing is
-            parts_s[cause] = length_within(when, *self._on_axis.T)
-            self._sure_s[cause] = length_within(without(when, self._shared), *self._on_axis.T)
+        # Without a thread, where nothing is.
+        parts_s |= {cause: length_within(when, *times_s) for cause, when in did.items()}
+        alone = {cause: without(when, self._shared) for cause, when in did.items()}
+        # Of parts, while no other GPU is at work.
+        self._sure_s = {cause: length_within(when, *times_s) for cause, when in alone.items()}
         # Where the work that was late is a small copy, fewer of these are what helps.
         work = self._usage.work
         is_small = work.where(lambda tag: sort_of(tag) == "copy")
@@ -270,9 +264,7 @@ class _Gaps:
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
         parts_s = self.parts_s[cause]
-        saved_s = self._sure_s.get(cause, parts_s)
-        if cause in _REMOVABLE:
-            saved_s = self._saved(cause)
+        saved_s = self._saved(cause) if cause in _REMOVABLE else self._sure_s.get(cause, parts_s)
         if cause in {*self._sure_s, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
         if cause != "queued":  # which is a wait for another GPU
@@ -281,22 +273,18 @@ class _Gaps:
         count = int((saved_s >= _TICK_S).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [*self._longest(most, cause)]
-        nothing = (
-            "no named range" if cause == "elsewhere" else "Python, from one launch to the next"
-        )
-        seen = longest[:1] if cause == "elsewhere" else longest
+        seen, nothing = longest, "Python, from one launch to the next"
+        if cause == "elsewhere":
+            seen, nothing = longest[:1], "no named range"
         names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
         most_s = format_seconds(float(saved_s.max()))
         in_one = f" The gap that lost most to it lost {most_s}." * (count > 1)
         why = f"{times} it was idle {what}{in_one}"
-        evidence = [
-            span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
-        ]
-        sums_s = float(saved_s.sum()), float(parts_s.sum())
-        gaps = int((parts_s > 0).sum())
-        return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], gaps)
+        gaps = map(self._gap, most, longest)
+        cost_s, idle_s, count = float(saved_s.sum()), float(parts_s.sum()), int((parts_s > 0).sum())
+        return Finding(cause, self._usage.name, cost_s, why, [*chain(*gaps)], idle_s, count)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
@@ -337,5 +325,5 @@ class _Gaps:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
         name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
         nexts = self._nexts[i : i + 1]
-        ended = self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else []
+        ended = self._usage.work[nexts[nexts != UNKNOWN]].spans()
         return [*longest, Span(f"{name} idle", name, start_s, end_s, HOST), *ended]
