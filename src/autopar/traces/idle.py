@@ -119,10 +119,9 @@ class Host:
 
     def _in_turn(self, is_launch: Mask) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
-        when = {cause: self.on_axis[self.sorts == cause] for cause in _DONE}
         launches_s = np.sort(self.on_axis[is_launch, 0])
         steps = np.column_stack((launches_s[:-1], launches_s[1:]))
-        when["operators"] = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]  # one after the other
+        when = {"operators": steps[steps[:, 1] - steps[:, 0] <= _STEP_S]}  # one after the other
         # What the profiler does has threads of its own, and holds up each that launches, if that
         # begins nothing meanwhile.
         is_profiler = self.sorts == "profiler"
@@ -131,8 +130,9 @@ class Host:
         first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
         when["profiler"] = profiler[first == last]
         did, taken = {}, NEVER
-        for cause, times_s in when.items():
-            did[cause] = without(covered(times_s), taken)
+        for cause in _DONE:
+            times_s = covered(when[cause] if cause in when else self.on_axis[self.sorts == cause])
+            did[cause] = without(times_s, taken)
             taken = covered(np.concatenate((taken, times_s)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
         did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
