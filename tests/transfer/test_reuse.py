@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autopar.transfer import reuse
 from autopar.transfer.pipeline import CopyPipeline
 from autopar.transfer.reuse import ReusedMemory
 
@@ -27,6 +28,9 @@ HOLDS = {  # what somebody keeps of a result, and its numbers
     "a parameter": torch.nn.Parameter,
     "what other processes have": lambda x: x.share_memory_(),
     "more memory": lambda x: x.resize_(2 * _NUMBERS)[:_NUMBERS],
+    "nothing, but no memory": lambda x: x.untyped_storage().resize_(0) and None,
+    "nothing, but less": lambda x: x.untyped_storage().resize_(100) and None,
+    "nothing, after an array": lambda x: x.numpy().sum() and None,
 }
 READS = {
     "its memory": lambda kept: torch.tensor([], dtype=torch.float32).set_(kept),
@@ -66,7 +70,10 @@ def test_memory_is_used_again_and_so_much_kept_and_given_back_at_the_end():
                 del x
         assert len(places) <= 8
         assert 6 <= len(pipeline._memory._given) <= 8
-        [*pipeline.to_host(torch.ones(8 << 20) for _ in range(20))]
+        held = {x.data_ptr(): x for x in pipeline.to_host(torch.ones(3 << 20) for _ in range(9))}
+        assert held.keys().isdisjoint(one.data_ptr() for one in pipeline._memory._given)
+        for x in pipeline.to_host(torch.ones(8 << 20) for _ in range(20)):
+            del x
         given = pipeline._memory._given
         assert [len(one) for one in given] == [8 << 22] * 3
         kept = weakref.ref(given[0].untyped_storage())
@@ -75,7 +82,52 @@ def test_memory_is_used_again_and_so_much_kept_and_given_back_at_the_end():
     assert kept() is None
 
 
+def test_memory_that_arrays_have_had_is_not_kept():
+    with CopyPipeline("cpu") as pipeline:
+        for x in pipeline.to_host(torch.ones(3 << 20) for _ in range(9)):
+            assert x.numpy().all()
+            del x
+        assert not pipeline._memory._given
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_of_other_sizes_no_more_is_kept_than_there_is_room_for(kept):
+    room_bytes, results = 6 << 20, []
+    some = ReusedMemory(room_bytes, most=8)
+    for size_bytes in range(1 << 20, 2 << 20, 1 << 14):
+        results += [some.like(torch.ones(size_bytes, dtype=torch.uint8))][:kept]
+        unused = sum(map(len, some._given)) - (2 << 20)  # but for the one that was just made
+        assert kept or unused <= room_bytes
+        assert len(some._given) <= 8
+
+
+def test_garbage_that_asks_for_memory_in_between_gets_other_memory(monkeypatch):
+    some, found, is_only_memory = ReusedMemory(1 << 30, most=8), [], reuse.is_only_memory
+    x = torch.ones(1 << 20)
+    some.like(x)
+
+    def asked(*args, **options):
+        only = is_only_memory(*args, **options)
+        if only and not found:
+            found.append(None)
+            found[0] = some.like(x)
+        return only
+
+    monkeypatch.setattr(reuse, "is_only_memory", asked)
+    assert some.like(x).data_ptr() != found[0].data_ptr()
+
+
+def test_moves_are_no_changes_of_other_rows():
+    weight, out = torch.ones(1, requires_grad=True), torch.empty(3, 3 << 20)
+    with CopyPipeline("cpu") as pipeline:
+        rows = [torch.ones(3 << 20) for _ in out]
+        loss = sum((weight * x).sum() for x in pipeline.to_host(rows, out))
+        assert all(x._version == 0 for x in pipeline.to_host(rows))
+    loss.backward()
+    assert weight.grad.item() == out.numel()
+
+
 def test_of_small_results_nothing_is_kept():
-    some = ReusedMemory(1 << 30)
+    some = ReusedMemory(1 << 30, most=8)
     some.like(torch.ones(9))
     assert not some._given

@@ -31,7 +31,8 @@ class Part(NamedTuple):
     def cut(self, slot_bytes: int) -> list[tuple[torch.Tensor, list[Piece]]]:
         """Its chunks: the device's part, and the host's bytes, with their offsets in it."""
         stop = self.device.nbytes
-        host = [(at, flat(tensor)) for at, tensor in self.host if tensor.nbytes]
+        # `.data`, so that moves are no changes: rows of one tensor have one counter of them.
+        host = [(at, flat(tensor).data) for at, tensor in self.host if tensor.nbytes]
         if stop <= slot_bytes:
             return [(self.device, host)] if stop else []
         parts = enumerate(flat(self.device).split(slot_bytes))
@@ -132,10 +133,15 @@ class Slot:
         near, far = [], []
         for offset, piece in host:
             size_bytes = len(piece)
-            whole = (offset | size_bytes | int(piece.storage_offset())) % 8 == 0
-            kind = torch.int64 if whole else torch.uint8  # torch shares 32,768 numbers and more
-            near.append(self.memory[offset : offset + size_bytes].view(kind))
-            far.append(piece.view(kind))
+            slot = self.memory[offset : offset + size_bytes]
+            # Threads share 32,768 numbers and more: of 8 bytes, that is worth their while.
+            if (
+                size_bytes > 1 << 15
+                and (offset | size_bytes | int(piece.storage_offset())) % 8 == 0
+            ):
+                slot, piece = slot.view(torch.int64), piece.view(torch.int64)
+            near.append(slot)
+            far.append(piece)
         return near, far
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,9 @@ class CopyPipeline:
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
         room_bytes = self._most_ahead * self.slot_bytes
-        self._deliveries, self._memory = Deliveries(room_bytes), ReusedMemory(room_bytes)
+        self._deliveries = Deliveries(room_bytes)
+        # Beside those under way the caller has one, and has just given one up.
+        self._memory = ReusedMemory(room_bytes, self._most_ahead + 2)
 
     def to_host(
         self,
@@ -118,7 +120,8 @@ class CopyPipeline:
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself.
-        Memory of results that nobody has any more is used for later ones.
+        Memory of results that nobody has any more is used for later ones; until the pipeline is
+        left it keeps no more of that than `to_host_async` may have under way.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
@@ -264,7 +267,7 @@ class CopyPipeline:
             if rings:
                 self._workers.stop()
             self._rings.clear()
-            self._memory = ReusedMemory(0)
+            self._memory = ReusedMemory(0, 1)
             self._forgotten.detach()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import torch
 
 from autopar.transfer.layout import like
-from autopar.transfer.source import is_only_tensor
+from autopar.transfer.source import is_only_memory
 
 _LEAST_BYTES = 1 << 20  # of what the system takes back when it is freed, and gives page by page
-_KEPT = 8  # of what has been given out last; more than are under way by default
 
 
 class ReusedMemory:
-    """Gives memory out, and again once all that led to it is gone: its pages are there by then."""
+    """Gives memory out, and again once all that led to it is gone: its pages are there by then.
 
-    def __init__(self, room_bytes: int) -> None:
-        self._room_bytes = room_bytes
+    Of what nobody has it keeps so many bytes; `most` are how many are in use at once.
+    """
+
+    def __init__(self, room_bytes: int, most: int) -> None:
+        self._room_bytes, self._most = room_bytes, most
         self._given: tuple[torch.Tensor, ...] = ()  # a new one each time: garbage may be collected
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -24,14 +26,28 @@ class ReusedMemory:
         if size_bytes < _LEAST_BYTES:
             return torch.empty_like(tensor, device="cpu")
         for block in self._given:
-            if len(block) == size_bytes and is_only_tensor(block):
-                break
-        else:
-            block = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
-            self._given = (*self._given, block)[-_KEPT:]
+            if len(block) == size_bytes and _is_whole(block) and is_only_memory(block):
+                again = like(tensor, block).data
+                if is_only_memory(block, others=1):  # else garbage was collected in between
+                    return again
+        self.trim(in_use=True)
+        block = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+        self._given = (*self._given, block)[-self._most :]
         return like(tensor, block).data  # no view, as what is fresh is none
 
-    def trim(self) -> None:
-        """Keep no more than there is room for, where nothing is under way any more."""
-        while sum(map(len, self._given)) > self._room_bytes:
-            self._given = self._given[1:]
+    def trim(self, *, in_use: bool = False) -> None:
+        """Keep of what nobody has no more than there is room for, and what is in use or not."""
+        kept, room_bytes = [], self._room_bytes
+        for block in filter(_is_whole, reversed(self._given)):
+            if not is_only_memory(block):
+                kept += [block] * in_use
+            elif room_bytes >= len(block):
+                kept.append(block)
+                room_bytes -= len(block)
+        self._given = tuple(reversed(kept))
+
+
+def _is_whole(block: torch.Tensor) -> bool:
+    """Whether it is as it was: of its size, and not fixed for arrays or for other processes."""
+    storage = block.untyped_storage()
+    return storage.nbytes() == len(block) and storage.resizable()

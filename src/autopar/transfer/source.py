@@ -71,18 +71,26 @@ def is_only_tensor(tensor: torch.Tensor) -> bool:
     if tensor._use_count() > 1 or getweakrefcount(tensor):  # type: ignore[attr-defined]
         return False
     try:
-        storage = tensor.untyped_storage()
+        # Memory that torch can't resize is an array's, or somebody else's.
+        return tensor.untyped_storage().resizable() and is_only_memory(tensor)
     except NotImplementedError:  # as inside of vmap
         return False
-    if getweakrefcount(storage):
-        return False
-    # Memory that torch can't resize is an array's, or somebody else's.
-    users = sys.getrefcount(storage), storage_use_count(storage._cdata)
-    return storage.resizable() and users == _of_one_owner()[2]
+
+
+def is_only_memory(tensor: torch.Tensor, others: int = 0) -> bool:
+    """Whether nothing but a tensor, and so many others of torch's, leads to its memory."""
+    weak, names, users = _users_of(tensor)
+    return (weak, names, users - others) == _of_one_owner()[2]
+
+
+def _users_of(tensor: torch.Tensor) -> tuple[int, int, int]:
+    storage = tensor.untyped_storage()
+    users = storage_use_count(storage._cdata)
+    return getweakrefcount(storage), sys.getrefcount(storage), users
 
 
 @cache
-def _of_one_owner() -> tuple[int, int, tuple[int, int]]:
+def _of_one_owner() -> tuple[int, int, tuple[int, int, int]]:
     """References to what nobody else has: an item, a part of one, and memory, in Python and torch.
 
     How many these are depends on the version of Python.
@@ -90,6 +98,4 @@ def _of_one_owner() -> tuple[int, int, tuple[int, int]]:
     item = next(iter(torch.empty(1) for _ in range(1)))
     for part in [torch.empty(1)]:
         names = sys.getrefcount(part)
-    storage = item.untyped_storage()
-    users = sys.getrefcount(storage), storage_use_count(storage._cdata)
-    return sys.getrefcount(item), names, users
+    return sys.getrefcount(item), names, _users_of(item)
