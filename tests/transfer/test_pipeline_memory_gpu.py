@@ -33,7 +33,7 @@ def _no_garbage():
 @pytest.mark.parametrize("threads", [1, 4])
 def test_pinned_memory_is_a_ring_for_each_direction_and_allocated_once(threads):
     slots, slot_bytes = 3, 4 * _MIB
-    sizes = (1000, 1000, 3 * _N, 1, 0, _N, 5000)
+    sizes = (1000, 1000, 3 * _MIB + 384, 1, 0, _MIB + 128, 5000)
     items = [torch.full((n,), float(i), device=_GPU) for i, n in enumerate(sizes)]
 
     def everything(pipeline):
