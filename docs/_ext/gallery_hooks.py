@@ -75,7 +75,8 @@ def described(figure):
         lines = [f"{name(line)} {ends(line)}".strip() for line in ax.lines if tells(line)]
         if lines:
             across, up = ax.get_xlabel().split("\n")[0], ax.get_ylabel() or up  # or it is shared
-            said.append(f"{up} by {across}, from left to right: {', '.join(lines)}")
+            axes = " by ".join(filter(None, (up, across)))
+            said.append(f"{axes}, from left to right: {', '.join(lines)}".lstrip(", "))
         if ax.containers:
             names = [tick.get_text() for tick in ax.get_yticklabels()]
             beside = [text.get_text() for text in ax.texts]

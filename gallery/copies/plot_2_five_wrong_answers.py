@@ -126,23 +126,23 @@ FIVE = "missing event", "source freed", "slot reused", "read early", "wrong devi
 gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=BOOK, gpus=2)
 beside = [f"{way!r}: {100 * run.hidden():.0f} %" for way, run in gpus.timelines.items()]
 look = f"Look at how much of the copy runs beside computing: {'; '.join(beside)}."
-given = {"title": "A copy too early, and in time", "caption": look}
-ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", **given)
+ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="Read too early", caption=look)
 
 # %%
 # Reports are those of CSAN, PyTorch's CUDA Sanitizer: where there are 0, it missed a wrong program.
 wrong = {name: gpus.values[f"{name}: wrong share"] for name in FIVE}
 rows = [[it, f"{wrong[it]:.0%}", f"{gpus.values[f'{it}: CSAN reports']:g}"] for it in FIVE]
 least = gpus.estimate(lambda _: min(wrong.values()))
+reported = max(FIVE, key=lambda it: gpus.values[f"{it}: CSAN reports"])
 ap.show(
-    ap.tabulate(["mistake", "wrong", "reports"], rows, origin=gpus.origin, highlight=FIVE[2:3]),
+    ap.tabulate(["mistake", "wrong", "reports"], rows, origin=gpus.origin, highlight=[reported]),
     ap.claim("Each mistake makes most of its numbers wrong.", least, at_least=0.5, unit="%"),
 )
 
 # %%
 # When this does not help
 # -----------------------
-# Delays make all but the third fail in each run here. In a real program chance decides.
+# The third fails by itself, the others by delays in each run. In a real program chance decides.
 #
 # Now you
 # -------

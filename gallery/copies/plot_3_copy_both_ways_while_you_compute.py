@@ -129,7 +129,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# On a CPU the same cores copy and compute, so a gain may be chance.
+# On a CPU the same cores copy and compute, so `map` may gain nothing, or lose.
 def on_the_cpu(count, size):
     """`map` on the CPU beside the plain loop."""
     fn, inputs = ap.workload.matrix(size, seed=1).mm, [ap.workload.matrix(size)] * count

@@ -27,7 +27,7 @@ step is due, and the GPU computes nothing meanwhile. Pinned batches make that wa
 #     +for x, y in pipeline.prefetch(loader):
 #     +    losses.append(step(x, y))
 #
-# Look for gaps, each with a copy in it, in :timeline:`.to(device)` and in :timeline:`prefetch`.
+# Look for gaps with a copy in them in :timeline:`.to(device)` and in :timeline:`prefetch`.
 #
 # The usual advice, `pin_memory=True`, makes copies quick and hides none. The GPU reads `pinned
 # memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__ by itself, but
@@ -137,7 +137,7 @@ ap.show(
 # %%
 # On this machine
 # ---------------
-# On a CPU the batches are where they are needed. With steps as short as here `prefetch` loses.
+# On a CPU batches are where they are needed: `prefetch` may gain nothing, or lose.
 HERE = NARROW | {"batch": 32, "device": "cpu"}
 here = ap.observed(training_loops, name="training on the CPU", parameters=HERE).measurements
 ap.show(ap.compare([here[way] for way in (THERE, PREFETCH)], baseline=THERE, highlight=PREFETCH))

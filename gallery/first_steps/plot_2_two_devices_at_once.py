@@ -112,8 +112,8 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Two *lanes*, worker threads with a queue each, do on a CPU what the queues of GPUs do. The
-# estimate is half of the serial time. Two hardware threads of one core don't reach it.
+# Two *lanes*, worker threads with a queue each, stand for the queues of GPUs. The estimate is half
+# of the serial time. Two hardware threads of one core may both be busy, and save nothing.
 
 
 # Folded: the measurement on CPU lanes

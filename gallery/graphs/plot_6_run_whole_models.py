@@ -8,17 +8,17 @@ Run whole models as graphs
 | **You need:** 5 minutes, and no GPU: the parts for one and for many cores are shown from records.
   Read :doc:`plot_3_let_the_graph_find_the_parallelism` first.
 
-Most models are nearly a chain: each operator needs the one before, so little can run at once.
+Most models are nearly a chain, so little runs at once. Captured, they gain what launches took.
 """
 
 # %%
 # A model is traced as it is
 # --------------------------
 # It is tempting to write a task for each layer, and to say what it needs. `trace` asks for less: it
-# calls a model once, and notes operators and needs. It refuses code that branches on data.
-# `run` issues the operators one by one, as *eager* code does, PyTorch's usual way, without the
-# model's Python code around them. `measure` tries how many threads or streams to take. `capture`
-# makes a *CUDA graph*, which launches all at once, and gains most where launches take longest.
+# calls a model once, and notes operators and needs. It refuses code that branches on data. `run`
+# issues operators one by one, as *eager* code does, PyTorch's usual way, without the model's Python
+# code around them. `measure` tries how many threads or streams to take. `capture` makes a *CUDA
+# graph*, which launches all at once, and gains most where launches take longest.
 from contextlib import ExitStack
 from statistics import median
 
@@ -118,7 +118,7 @@ look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTU
 ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# In the column *run, measured*, below 1 × a model is slower as a graph. Claims are of the middle
+# In the columns of runs, below 1 × a model is slower as a graph. Claims are of the middle
 # model: its time over eager code's, and at last its gain. On a CPU `measure` takes fewer threads
 # (:doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu` tells why).
 

@@ -41,8 +41,8 @@ def by_both(work):
 
 # %%
 # The wall clock has the first launch and the wait in its time. The first event is reached while the
-# GPU is idle, so the first launch lies between both. More work makes none of these longer. So the
-# shorter a kernel is, the larger is their share, and no repetition makes it smaller.
+# GPU is idle, so the first launch lies between both. The shorter the work is, the larger is their
+# share, and to repeat it changes nothing.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
