@@ -272,7 +272,8 @@ def compare(
     if at is not None:
         told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
         if (speedup := speedups[at]) and labels[at] != baseline:
-            told.append(f"{speedup:.2f} × the speed of {baseline!r}")
+            exact = f"{speedup:.{2 + (round(speedup, 2) == 1)}f}"  # 0.996 is no 1.00
+            told.append(f"{exact} × the speed of {baseline!r}")
         if share := shares[at]:
             told.append(f"the {limit_name} is {percent(share)} of its time")
         notes.append(f"Look at {labels[at]!r}: {', '.join(told)}.")
