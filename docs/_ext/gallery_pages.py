@@ -16,7 +16,6 @@ _OF_HERE = (
 )
 _WAY = re.compile('<figure class="autopar-way" data-name="([^"]*)">')
 _NOTE = 'class="autopar-note'
-_AT_THE_TOP = "The picture that this draws is at the top of the page."
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
 _TIP = re.compile(r' tooltip="([^"]*)"')
@@ -112,8 +111,6 @@ def show_picture_first(doctree, drawings):
         moved.append(note)
     place = next((node for node in page if isinstance(node, _AFTER_THE_OPENING)), moved[0])
     if place is not moved[0]:
-        said = nodes.paragraph(text=_AT_THE_TOP, classes=["autopar-small"])
-        moved[0].parent.insert(moved[0].parent.index(moved[0]), said)
         for node in moved:
             node.parent.remove(node)
             page.insert(page.index(place), node)
