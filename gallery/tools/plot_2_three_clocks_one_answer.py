@@ -110,8 +110,7 @@ ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two tr
 # Long work brings all clocks together
 # ------------------------------------
 # In the first row of the table, compare the two clocks with the two profilers: for one kernel they
-# have far more than the kernel in it, at times even more than for four, and nothing here tests why.
-# In the last two rows all are about alike.
+# have far more than the kernel in it. In the last two rows all are about alike.
 
 # Folded: the table and the claims
 WORKS = [f"{count} of {WORK['size']}" for count in WORK["counts"]] + [LONG]

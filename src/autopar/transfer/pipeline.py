@@ -114,14 +114,14 @@ class CopyPipeline:
         """Copy tensors to the host, while later ones are still computed.
 
         Up to 2 × `slots` items (three with one slot) are asked for ahead of the one that is
-        yielded, or as many slots full of small ones. If anything else still leads to a tensor's
+        yielded, or as many times 16 MiB of small ones. If anything else still leads to a tensor's
         memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
         lists do without.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself.
-        Memory of results that nobody has any more is used for later ones; until the pipeline is
-        left it keeps no more of that than `to_host_async` may have under way.
+        Memory of results that nobody has any more is used for later ones; as much of it as 2 ×
+        `slots` slots have (three with one slot) is kept until the pipeline is left.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
