@@ -145,7 +145,6 @@ def make_moves_late(patch):
         return later
 
     patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
-    patch.setattr(ring, "_PIECE_BYTES", 8)
     patch.setattr(ring.Ring, "_move", late(ring.Ring._move))
     patch.setattr(ring, "_is_done_aside", late(ring._is_done_aside))
 

@@ -99,7 +99,6 @@ class Bench:
             self.patch.setattr(parcels, "_small_bytes", 1 << 18 if size == "packed" else 0)
         self.patch.setattr(to_device, "_DIRECT_BYTES", 0)
         self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
-        self.patch.setattr(ring, "_PIECE_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)
         return CopyPipeline(device, slots=slots, slot_bytes=SLOT_BYTES, threads=threads)

@@ -129,6 +129,7 @@ to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 
 # Memory
 storage_use_count = _find("_C._storage_Use_Count", "to know who else reaches a tensor's memory")
+foreach_copy = _find("_foreach_copy_", "to move several tensors in one call")
 # Keys tell as well as is_neg() and is_conj(), which give way to other threads.
 dispatch_keys = _find("_C._dispatch_keys", "to copy conjugated and negated tensors")
 NEGATIVE, CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate

@@ -74,7 +74,6 @@ def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
 
     monkeypatch.setattr(ring, "move_bytes", hold_back)
     monkeypatch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
-    monkeypatch.setattr(ring, "_PIECE_BYTES", 0)
     with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
         results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
         next(results)

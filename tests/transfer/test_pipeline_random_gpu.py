@@ -143,7 +143,6 @@ def lateness(late):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
-        patch.setattr(ring, "_PIECE_BYTES", 0)
         patch.setattr(to_device, "_DIRECT_BYTES", 0)
         patch.setattr(ring, "move_bytes", late_move)
         for kind in (CopyStream, CudaCopyStream):

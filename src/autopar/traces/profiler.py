@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import profiler
 
-from autopar.device import synchronize
+from autopar.device import synchronize, used_gpus
 from autopar.files import path_of, write_atomically
 from autopar.lanes.handle import run_on_lanes
 from autopar.machine import processor_names
@@ -38,6 +38,8 @@ _NOTHING = (
     "autopar.annotate('a name'):`, or run it on a lane of autopar.cpu_lane and return the handles."
 )
 _LETS_GO = "TEARDOWN_CUPTI"  # read by torch's profiler when a session stops
+_LETTING_GO_S = 1.0  # far longer than it takes, but for threads of others that have begun meanwhile
+_THREADS = Path("/proc/self/task")
 _ONE = "expected one at a time. Call this function alone, and leave profilers out of fn."
 _sessions = Turns()
 
@@ -57,8 +59,8 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     Raises:
         TypeError: `fn` can't be called.
         RuntimeError: The profiler's record contradicts itself (work that starts before its launch,
-            or has no duration), so no figure of it could be trusted; or a profiler is running
-            already, or was run by `fn`: a process has one.
+            or has no duration) or has missed the GPUs, so no figure of it could be trusted; or a
+            profiler is running already, or was run by `fn`: a process has one.
 
     >>> import autopar as ap
     >>> def work():
@@ -148,6 +150,7 @@ def _seen(
     _start_profiler()
     synchronize()
     with _session() as session:
+        is_marked = _mark_a_gpu()
         marks = [_mark(own) for _ in range(_MARKS)]
         of_lanes = run_on_lanes(fn)
         synchronize()
@@ -169,7 +172,7 @@ def _seen(
         write_atomically(path_of(save), _saved(content, own))
     trace = Events(content["traceEvents"]).trace({})
     origin = f"measured live on {processor_names()}"
-    return _on_the_hosts_clock(trace, own, marks, origin).merged(of_lanes)
+    return _on_the_hosts_clock(trace, own, marks, origin, is_marked).merged(of_lanes)
 
 
 def _saved(content: dict[str, Any], own: str) -> bytes:
@@ -179,9 +182,11 @@ def _saved(content: dict[str, Any], own: str) -> bytes:
     operators within others.
     """
     events, until_us = [], dict[Any, float]()  # by thread, the end of the last operator
-    for event in sorted(
-        content["traceEvents"], key=lambda it: (it.get("ts", 0), -it.get("dur", 0))
-    ):
+    of_all = content["traceEvents"]
+    start_us = min(event["ts"] for event in of_all if event.get("name") == own)
+    for event in sorted(of_all, key=lambda it: (it.get("ts", 0), -it.get("dur", 0))):
+        if event["ph"] != "M" and event.get("ts", start_us) < start_us:
+            continue  # of the mark on a GPU
         is_operator, thread = event.get("cat") == "cpu_op", event.get("tid")
         is_arrow = event["ph"] not in "XM" and event.get("cat") != "fwdbwd"
         is_own = str(event.get("name")).startswith(own)
@@ -196,11 +201,12 @@ def _saved(content: dict[str, Any], own: str) -> bytes:
 
 
 def _on_the_hosts_clock(
-    trace: Trace, own: str, marks: list[tuple[float, float]], origin: str
+    trace: Trace, own: str, marks: list[tuple[float, float]], origin: str, is_marked: bool
 ) -> Timeline:
     """What ran, if all of it can be right; the marks of the clock, named `own`, are left out.
 
-    A mark's start in the trace lies somewhere between the two host readings round it.
+    A mark's start in the trace lies somewhere between the two host readings round it. What ran
+    before the first of them is the mark on a GPU.
     """
     # Of calls no figure is made here.
     if doubt := next((why for where, why in trace.doubts.items() if where != HOST), ""):
@@ -208,6 +214,10 @@ def _on_the_hosts_clock(
         raise RuntimeError(msg)
     spans = trace.timeline.spans
     starts_s = [span.start_s for span in spans if span.name == own]
+    before = {it for it in spans if is_marked and it.kind != HOST and it.start_s < starts_s[0]}
+    if is_marked and not before:
+        msg = "torch.profiler has seen nothing of the GPUs in this session. Run it again."
+        raise RuntimeError(msg)
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
     by_s, error_s = (before_s + after_s) / 2 - start_s, (after_s - before_s) / 2
@@ -216,7 +226,7 @@ def _on_the_hosts_clock(
     moved = (
         replace(it, lane=lanes[it.lane], start_s=by_s + it.start_s, end_s=by_s + it.end_s)
         for it in spans
-        if it.name != own
+        if it.name != own and it not in before
     )
     return Timeline(tuple(moved), error_s, origin)
 
@@ -226,6 +236,15 @@ def _mark(own: str) -> tuple[float, float]:
     with profiler.record_function(own):
         pass
     return before_s, time.perf_counter()
+
+
+def _mark_a_gpu() -> bool:
+    """Give a GPU something to do that this session must see, if this process uses one."""
+    for device in used_gpus()[:1]:
+        torch.empty(1, device=device).zero_()
+        synchronize(device)
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -251,16 +270,24 @@ def _session() -> Iterator[profile]:
 
 def _stop(session: profile) -> None:
     """End a session, and let go of CUPTI: else all later launches take 4 µs more on an H100."""
-    before = os.environ.get(_LETS_GO)
+    before, threads = os.environ.get(_LETS_GO), _threads()
     os.environ.setdefault(_LETS_GO, "1")
     try:
         session.stop()
     finally:
         if before is None:  # processes that this one starts would take it over
             del os.environ[_LETS_GO]
-    # A thread of the profiler's waits for the next call of CUDA's to let go within it. Without
-    # one, a process that ends now would wait for that thread for ever.
+    # A thread of the profiler's waits for a call of CUDA's to let go within it, be it one of the
+    # next session's, which would see nothing then. A process that ends would wait for it for ever.
+    threads, until_s = _threads() - threads, time.perf_counter() + _LETTING_GO_S
     synchronize()
+    while used_gpus() and threads & _threads() and time.perf_counter() < until_s:
+        synchronize()
+
+
+def _threads() -> set[str]:
+    """The system's names of this process's threads, where it tells."""
+    return {path.name for path in _THREADS.glob("*")}
 
 
 @functools.cache

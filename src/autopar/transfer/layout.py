@@ -15,6 +15,9 @@ from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys
 from autopar.transfer.copy_plan import ALIGNMENT, Pack
 
 _NO_MEMORY = "a tensor without memory of its own"
+# In the memory of other types a CPU's `copy_` changes bits, as of bool, or it has none for them.
+_COPIED_AS_IS = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
+_COPIED_AS_IS |= {torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64}
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 _kind_of = operator.attrgetter("dtype", "requires_grad")
@@ -54,6 +57,11 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+def as_moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor as what a CPU copies bit for bit."""
+    return tensor if tensor.dtype in _COPIED_AS_IS else flat(tensor)
+
+
 def like(tensor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """The beginning of a block of bytes as a tensor like a dense one."""
     return block[: tensor.nbytes].view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
@@ -84,16 +92,12 @@ def alike(tensors: list[torch.Tensor], device: torch.device) -> Block | None:
         stack = check_tensor(torch.stack(tensors), "", device)
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return None  # something is not as it should be: they are looked at one by one
-    count, size, *rest = stack.shape
     # Those of one element in some dimension may have any strides there.
     if not stack.numel() or stack.stride()[1:] != first.stride():
         return None
-
-    def split(block: torch.Tensor) -> list[torch.Tensor]:
-        # Unlike what `split` gives, these may be written to in place, each by itself.
-        return list(block.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
-
-    return Block(stack, list(range(0, stack.nbytes, stack.nbytes // count)), split)
+    offsets = list(range(0, stack.nbytes, first.nbytes))
+    layouts = [layout_of(first)] * len(tensors)
+    return Block(stack, offsets, partial(within, layouts=layouts, offsets=offsets))
 
 
 def joined(tensors: list[torch.Tensor], pack: Pack) -> Block:
@@ -111,8 +115,23 @@ def joined(tensors: list[torch.Tensor], pack: Pack) -> Block:
 
 
 def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> list[torch.Tensor]:
-    """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
-    as_type = {dtype: block.view(dtype) for dtype in {dtype for dtype, _, _ in layouts}}
+    """The tensors in a contiguous block; each counts its own changes, as autograd does."""
+    row = block.view(-1)
+    as_type = {dtype: row.view(dtype) for dtype in {dtype for dtype, _, _ in layouts}}
+    count, (dtype, shape, strides) = len(layouts), layouts[0]
+    size, step = shape.numel(), shape.numel() * dtype.itemsize
+    if (
+        step
+        and shape
+        and layouts.count(layouts[0]) == count > 1
+        and offsets[-1] - offsets[0] == step * (count - 1)
+    ):  # without gaps: in a fifth of the time
+        start = offsets[0] // dtype.itemsize
+        rows = as_type[dtype][start : start + size * count].view(count * shape[0], *shape[1:])
+        # Unlike what `split` gives, these may be written to in place, each by itself.
+        tensors = list(rows.unsafe_split_with_sizes([shape[0]] * count))
+        if tensors[0].stride() == strides:
+            return tensors
     return [
         as_type[dtype].as_strided(shape, strides, offset // dtype.itemsize).data
         for (dtype, shape, strides), offset in zip(layouts, offsets, strict=True)

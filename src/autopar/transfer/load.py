@@ -12,7 +12,7 @@ import torch
 from autopar.lanes.handle import wait_for_event
 from autopar.lanes.outcome import Outcome, note
 from autopar.transfer.copy_stream import CopyStream, Waitable
-from autopar.transfer.layout import flat, like
+from autopar.transfer.layout import as_moved, flat, layout_of, like, within
 
 Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 
@@ -29,14 +29,14 @@ class Part(NamedTuple):
     staged: bool
 
     def cut(self, slot_bytes: int) -> list[tuple[torch.Tensor, list[Piece]]]:
-        """Its chunks: the device's part, and the host's bytes, with their offsets in it."""
+        """Its chunks: the device's part, and the host's tensors or bytes, with offsets in it."""
         stop = self.device.nbytes
-        # `.data`, so that moves are no changes: rows of one tensor have one counter of them.
-        host = [(at, flat(tensor).data) for at, tensor in self.host if tensor.nbytes]
         if stop <= slot_bytes:
-            return [(self.device, host)] if stop else []
+            return [(self.device, [(at, as_moved(it)) for at, it in self.host])] if stop else []
+        host = [(at, flat(tensor)) for at, tensor in self.host]
         parts = enumerate(flat(self.device).split(slot_bytes))
-        return [(part, _inside(host, i * slot_bytes, part.nbytes)) for i, part in parts]
+        cut = [(part, _inside(host, i * slot_bytes, part.nbytes)) for i, part in parts]
+        return [(part, inside) for part, inside in cut if inside]  # else it is a gap
 
 
 def _inside(host: list[Piece], start: int, size_bytes: int) -> list[Piece]:
@@ -129,20 +129,9 @@ class Slot:
         self._view = memory
 
     def beside(self, host: list[Piece]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Its memory and the host's, piece by piece, as what torch copies in most threads."""
-        near, far = [], []
-        for offset, piece in host:
-            size_bytes = len(piece)
-            slot = self.memory[offset : offset + size_bytes]
-            # Threads share 32,768 numbers and more: of 8 bytes, that is worth their while.
-            if (
-                size_bytes > 1 << 15
-                and (offset | size_bytes | int(piece.storage_offset())) % 8 == 0
-            ):
-                slot, piece = slot.view(torch.int64), piece.view(torch.int64)
-            near.append(slot)
-            far.append(piece)
-        return near, far
+        """Its memory and the host's, piece by piece."""
+        offsets, far = [at for at, _ in host], [piece for _, piece in host]
+        return within(self.memory, list(map(layout_of, far)), offsets), far
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its first bytes as a tensor like another; kept, as what comes next is often alike."""

@@ -18,16 +18,13 @@ from concurrent.futures import CancelledError
 import torch
 
 from autopar.lanes.outcome import Outcome
-from autopar.torch_private import InferenceMode
+from autopar.torch_private import InferenceMode, foreach_copy
 from autopar.transfer.copy_plan import Rule
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.load import Chunk, Load, Slot, is_over, wait_for_end
 from autopar.transfer.workers import Workers
 
 _MOVED_BY_CALLER_BYTES = 1 << 20  # in the time that it takes to hand it to a worker, and back
-# Of what is in pieces, workers move those of this size: between any two they need the GIL, which
-# the caller has meanwhile.
-_PIECE_BYTES = 1 << 18
 
 
 class Ring:
@@ -114,8 +111,7 @@ class Ring:
         for part in load.parts:
             if part.staged:
                 for device, host in part.cut(self.slot_bytes):
-                    least = max(len(host) * _PIECE_BYTES, _MOVED_BY_CALLER_BYTES + 1)
-                    aside = device.nbytes >= least and self._workers.threads > 1
+                    aside = device.nbytes > _MOVED_BY_CALLER_BYTES and self._workers.threads > 1
                     self._cut.append(Chunk(load, device, host, not load.left, aside))
                     load.left += 1
         if load.pinned:
@@ -236,7 +232,6 @@ def _is_done_aside(chunk: Chunk) -> bool:
 
 
 def move_bytes(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy within host memory; each call leaves the GIL to others."""
+    """Copy within host memory, in one call that leaves the GIL to others."""
     with InferenceMode(True):  # the only one in which all tensors may be written to
-        for target, source in zip(to, sources, strict=True):
-            target.copy_(source)
+        foreach_copy(to, sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import sys
 from collections.abc import Iterator
 
@@ -131,27 +132,27 @@ class ToHostParcels(Parcels):
     ) -> None:
         """Make the load of tensors in blocks, that land in others, or in the tensors of `out`."""
         parts: list[Part] = []
-        hosts: list[torch.Tensor] = []
+        landed: list[torch.Tensor] = []
         left = iter(targets)
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
             for block in blocks:
-                if self._out is None:
-                    if self._pin:
-                        host = torch.empty_like(block.device, device="cpu", pin_memory=True)
-                    else:
-                        host = self._memory.like(block.device)
-                    hosts.append(host)
-                    parts.append(Part(block.device, ((0, host),), staged=not self._pin))
+                if self._out is not None:
+                    hosts = list(itertools.islice(left, len(block.offsets)))
+                elif self._pin:
+                    hosts = [torch.empty_like(block.device, device="cpu", pin_memory=True)]
                 else:
-                    into = tuple(zip(block.offsets, left, strict=False))
-                    staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
-                    parts.append(Part(block.device, into, staged))
+                    hosts = [self._memory.like(block.device)]
+                landed += hosts
+                # `.data`, so that moves are no changes: rows of one tensor count them together.
+                into = tuple((at, it.data) for at, it in zip(block.offsets, hosts, strict=False))
+                staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
+                parts.append(Part(block.device, into, staged))
         if self._out is not None:
             self._load(len(tensors), parts, lambda: self._free(targets))
         elif len(blocks) == len(tensors):
-            self._load(len(tensors), parts, lambda: hosts)
+            self._load(len(tensors), parts, lambda: landed)
         else:
-            self._load(len(tensors), parts, lambda: _split(blocks, hosts))
+            self._load(len(tensors), parts, lambda: _split(blocks, landed))
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit, and taken."""
