@@ -96,7 +96,7 @@ class ToHostParcels(Parcels):
             group, targets = self._checked(group)
             if not group:
                 return
-            direct = any(map(self._stream.is_pinned, targets))
+            direct = bool(targets) and self._stream.is_pinned(targets[0])
             if together and targets and not direct:
                 block = alike(group, self._stream.device)
         if block is not None:
@@ -125,6 +125,7 @@ class ToHostParcels(Parcels):
             except Exception as error:
                 self._end_by(error)
                 break
+        torch.autograd.graph.increment_version(targets)  # a graph may have saved them
         return tensors, targets
 
     def _make_of(
@@ -176,7 +177,6 @@ class ToHostParcels(Parcels):
                 f"tensor. Give one that torch.empty has made, or rows of one."
             )
             raise ValueError(msg)
-        torch.autograd.graph.increment_version(target)  # a graph may have saved it
         if target.numel():
             mine = (target.data_ptr(), target.data_ptr() + target.nbytes, name)
             at = bisect.bisect(self._taken, mine)
