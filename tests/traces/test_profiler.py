@@ -57,6 +57,12 @@ def test_the_work_of_gpus_comes_with_the_ranges_of_all_threads_on_one_lane(seen)
     assert starts_s["gemm 2"] - starts_s["gemm"] == pytest.approx(100e-6, abs=1e-9)
 
 
+def test_a_session_that_has_missed_the_gpus_says_so(monkeypatch):
+    monkeypatch.setattr("autopar.traces.profiler._mark_a_gpu", lambda: True)  # but does nothing
+    with pytest.raises(RuntimeError, match="seen nothing of the GPUs in this session. Run it"):
+        timeline_of(named)
+
+
 _NAMES = [
     "größe, 4 µs",
     'say "hi"',
