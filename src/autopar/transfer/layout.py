@@ -20,7 +20,7 @@ _COPIED_AS_IS = {torch.float32, torch.float64, torch.float16, torch.bfloat16, to
 _COPIED_AS_IS |= {torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64}
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
-_kind_of = operator.attrgetter("dtype", "requires_grad")
+_kind_of = operator.attrgetter("dtype", "requires_grad", "is_meta")
 
 
 Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]  # of a dense tensor
@@ -85,7 +85,7 @@ def alike(tensors: list[torch.Tensor], device: torch.device) -> Block | None:
     try:
         if not first.dim() or not first.is_contiguous() or not set(map(type, tensors)) <= PLAIN:
             return None
-        if set(map(_kind_of, tensors)) != {(first.dtype, False)}:
+        if set(map(_kind_of, tensors)) != {(first.dtype, False, False)}:
             return None
         if len(set(map(torch.Tensor.stride, tensors))) > 1 or not _have_memory(tensors):
             return None
