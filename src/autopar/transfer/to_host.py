@@ -29,7 +29,7 @@ from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 _CPU = cpu()
-# At first, of a list and of what is computed meanwhile: to queue a load takes the host as long as to
+# At first, of a list, and of what is computed meanwhile: to queue a load takes as long as to
 # launch some ten items, and a GPU that has nothing else to do stands still.
 _OF_A_LIST, _OF_OTHERS = 256, 16
 
