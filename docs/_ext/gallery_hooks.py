@@ -34,8 +34,8 @@ _STYLE = {
 def save_figures(block, block_vars, gallery_conf, **kwargs):
     """Save a cell's figures, and mark what they are to the page, for `gallery_pages` to place.
 
-    A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well,
-    and each of its timelines alone, to stand beside its code.
+    A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well.
+    Each of a page's timelines is drawn alone, too, to stand beside its code.
     """
     figures = [plt.figure(number) for number in plt.get_fignums()]
     for note in (note for figure in figures for note in figure.findobj(Annotation)):
@@ -43,15 +43,15 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
     paths, conf = block_vars["image_path_iterator"], block_vars["file_conf"]
     number = conf.get("thumbnail_number", 1) - len(paths)  # among the figures of this cell
     marks, beneath = [IMAGE] * ("ap.show_timelines(" in block.content), []
+    shown = block_vars["example_globals"].get("___") if marks else None
+    if shown:
+        beneath = [shown.panel(name).replace("\n", " ") for name, _ in shown.panels]
     if 0 < number <= len(figures):
         marks.append(PICTURE)
         folder = Path(paths.image_path).parent / "thumb"
         path = folder / f"{Path(block_vars['src_file']).stem}.png"
-        shown = block_vars["example_globals"].get("___") if IMAGE in marks else None
         thumbnails.save(figures[number - 1], shown, path)
-        if shown:
-            beneath = [shown.panel(name).replace("\n", " ") for name, _ in shown.panels]
-        elif "look=" not in block.content:
+        if not shown and "look=" not in block.content:
             beneath = [Note(look)._repr_html_() for look in map(to_look_at, figures) if look]
         conf.pop("thumbnail_number", None)
         conf["thumbnail_path"] = str(path)

@@ -6,6 +6,7 @@ from html import escape, unescape
 from addresses import COLAB, PUBLISHED, SOURCES
 from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
+from said_once import OF_OLD
 from sphinx.addnodes import download_reference
 
 _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
@@ -83,18 +84,21 @@ def put_images_into_details(doctree):
 
 
 def show_ways_beside_code(doctree):
-    """Move each timeline of a page's picture behind the paragraph that names it, or leave it out.
+    """Move each timeline of a page behind the paragraph that names it, or leave it out.
 
-    A name that is none of them stays in the list that is popped from, so that the build fails.
+    Where a name is none of them the build fails, unless the page shows a record of earlier code:
+    that may not have seen the way.
     """
     found = [(node, _WAY.match(text)) for node, text in raws(doctree)]
     timelines = {unescape(way[1]): node for node, way in found if way}
     for node in timelines.values():
         node.parent.remove(node)
+    is_old = any(OF_OLD in node["classes"] for node in doctree.findall(nodes.paragraph))
     for mark in reversed(list(doctree.findall(Way))):  # of two in a paragraph the first is first
-        beside = mark.parent
-        beside.parent.insert(beside.parent.index(beside) + 1, timelines.pop(mark.astext()))
-        mark.replace_self(nodes.emphasis("", mark.astext(), classes=["autopar-name"]))
+        beside, name = mark.parent, mark.astext()
+        if name in timelines or not is_old:
+            beside.parent.insert(beside.parent.index(beside) + 1, timelines.pop(name))
+        mark.replace_self(nodes.emphasis("", name, classes=["autopar-name"]))
 
 
 def show_picture_first(doctree, drawings):

@@ -3,9 +3,11 @@
 import itertools
 import math
 from html import escape
+from operator import itemgetter
 from statistics import median
 
 from claims import Outcome, by_machine
+from docutils import nodes
 from docutils.parsers.rst import Directive
 from machines import comparable
 from side_by_side import link_to
@@ -181,6 +183,30 @@ def reached(record, figures, i):
     return Outcome(name, f"{bound} {text(goal)}", shown, sure, verdict)
 
 
+def missed_by(record, figures, i):
+    """The factor by which a record misses a goal; 1 or less where it meets it."""
+    _, figure, bound, goal, _ = list(figures(median_s(record), record))[i]
+    figure = median(figure) if isinstance(figure, list) else figure
+    part, whole = (goal, figure) if bound == "at least" else (figure, goal)
+    return part / whole if whole else math.inf if part else 1.0
+
+
+def to_look_at():
+    """The goal that is missed by the largest factor, on which machine, and by how much."""
+    found = [
+        (missed_by(of[name], figures, i), machine, of[name], figures, i)
+        for _, name, figures in FIGURES
+        for machine, of in comparable().items()
+        if name in of
+        for i, _ in enumerate(figures(median_s(of[name]), of[name]))
+    ]
+    _, machine, *which = max(found, key=itemgetter(0))
+    one = reached(*which)
+    return (
+        f"Look at {one.sentence!r} of {machine}, {one.verdict} by most: {one.figure}, {one.bound}."
+    )
+
+
 def told_goals():
     """Of each goal the section with its table, and how near each machine comes to it."""
     for section, name, figures in FIGURES:
@@ -194,7 +220,8 @@ class GoalsByMachine(Directive):
     """Every goal with a column for each machine, and a link to the table that it is read from."""
 
     def run(self):
-        return by_machine(list(told_goals()), "goal", link_to)
+        counts, table = by_machine(list(told_goals()), "goal", link_to)
+        return [counts, nodes.paragraph(text=to_look_at()), table]
 
 
 class ByMachine:

@@ -11,6 +11,7 @@ from docutils import nodes
 from autopar.records.record import EARLIER
 
 OLD = f", {EARLIER}"  # how the origin of such a record ends
+OF_OLD = "autopar-earlier"  # the note that says so
 _RECORDS = "records"  # a page that says of each which it is
 _STILL_SHOWN = (
     "{} on this page are of an earlier version of autopar. Any change to code that runs in a "
@@ -36,7 +37,7 @@ def say_once(app, doctree):
             text.parent.replace(text, nodes.Text(said))
     if True in earlier and app.env.docname != _RECORDS:
         words = _STILL_SHOWN.format("Some records" if False in earlier else "Records")
-        note = nodes.paragraph(text=words, classes=["autopar-small"])
+        note = nodes.paragraph(text=words, classes=["autopar-small", OF_OLD])
         next(doctree.findall(nodes.section)).append(note)
 
 

@@ -26,7 +26,7 @@ import autopar as ap
 def train(model, batches):
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     for x, y in batches:
-        with ap.annotate("launches"):
+        with ap.annotate("step"):
             loss = nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
@@ -39,6 +39,8 @@ def train(model, batches):
 # With workers and `pin_memory=True` a `DataLoader` has a thread that copies batches to *pinned
 # memory*, which the GPU reads by itself. In a report to PyTorch, `issue 77139
 # <https://github.com/pytorch/pytorch/issues/77139>`_, it leaves the GPU idle for over 50 ms.
+# Look at the host's gaps in :timeline:`data on the device already`, and in
+# :timeline:`DataLoader, pin_memory=True`, not at lengths, as profilers slow launches.
 #
 # .. code-block:: diff
 #
@@ -46,8 +48,7 @@ def train(model, batches):
 #     +data = [(x.pin_memory(), y.pin_memory()) for x, y in data]  # once, if it fits
 #     +for x, y in pipeline.prefetch(data):
 #
-# Look at the host's gaps, not at lengths, in :timeline:`data on the device already`, in
-# :timeline:`DataLoader, pin_memory=True`, and in :timeline:`prefetch`: profilers slow launches.
+# Compare the gaps in :timeline:`prefetch` and in :timeline:`prefetch, data pinned once`.
 
 # Folded: the measurement
 import threading
@@ -83,9 +84,9 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
         feeds = {THERE: lambda: there, LOADER: lambda: ((to(x), to(y)) for x, y in loader)}
         feeds[PREFETCH], feeds[ONCE] = (partial(pipeline.prefetch, it) for it in (data, pinned))
         ways = {way: lambda feed=feed: train(model, feed()) for way, feed in feeds.items()}
-        found = ap.race(ways, devices=[device], setup=restart, see=[*ways][:3])
+        found = ap.race(ways, devices=[device], setup=restart, see=[*ways])
     for way, whole in found.timelines.items():  # of which three steps are kept
-        starts_s = [span.start_s for span in whole.spans if span.name == "launches"]
+        starts_s = [span.start_s for span in whole.spans if span.name == "step"]
         found.timelines[way] = whole.between(starts_s[9], starts_s[12])
     x, launch = pairs[0][0], partial(train, model, there[:2])
     nap, copy = partial(threading.Event().wait, 1e-3), partial(x.clone().copy_, x)
@@ -120,8 +121,7 @@ ap.show(
 # --------------------------------------
 # PyTorch's operators let the GIL go while they work, and Python's do not. Compare launches of two
 # steps beside a thread that copies, one that counts, and one that asks for it each millisecond.
-copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
-counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
+copies, counts = (fed.estimate(lambda s, it=it: s[it] / s[SLEEPS]) for it in (COPIES, COUNTS))
 ap.show(
     ap.compare([fed.measurements[label] for label in BESIDE], highlight=COUNTS),
     ap.claim("A thread that copies holds launches up little.", copies, at_most=1.5, unit="×"),

@@ -18,29 +18,20 @@ is used like the other one, and is several times faster.
 # By way of the host it takes two copies
 # --------------------------------------
 # It is tempting to bring results to the host, from which all can get them. Each GPU reaches the
-# host by PCIe, and then the other one has to get them by PCIe, too.
-
+# host by PCIe, and then the other one has to get them by PCIe, too. A copy goes to a *side stream*,
+# a second queue of the GPU that has the data, and waits for an event behind its product. So the GPU
+# can go on with the next product.
 import torch
 
 import autopar as ap
 
 
-def copied_all(pairs):
-    for place, y in pairs:
-        with torch.cuda.device(y.device):
-            place.copy_(y, non_blocking=True)  # queued on the GPU that has the data
-
-
-# %%
-# NVLink joins the GPUs directly
-# ------------------------------
-# The right way differs in where a buffer lies. Both ways go to a *side stream*, a second queue of
-# the GPU that has the data, and wait for an event behind their product. So the GPU can go on with
-# the next product, whether the copy takes PCIe or NVLink.
+def on_host(shape):
+    return torch.empty(shape, pin_memory=True)  # which the GPU writes to by itself
 
 
 def with_copies(x, buffers, side):
-    for buffer in buffers:  # pinned memory of the host, or memory of another GPU
+    for buffer in buffers:
         y = x.mm(x)
         side.wait_event(torch.cuda.current_stream(x.device).record_event())
         with torch.cuda.stream(side):
@@ -50,17 +41,31 @@ def with_copies(x, buffers, side):
 
 
 # %%
-# Look at the orange bars: they hide in :timeline:`to the host` as in :timeline:`to another GPU`,
-# and are much shorter there.
+# Look at the orange bars in :timeline:`to the host`: they hide behind products.
+#
+# NVLink joins the GPUs directly
+# ------------------------------
+# The right way differs in where a buffer lies. The same copies then take NVLink.
+def on_gpu(shape, gpu):
+    return torch.empty(shape, device=gpu)
+
+
+# %%
+# In :timeline:`to another GPU` the orange bars hide as well, and are much shorter.
 #
 # `race` compares what arrives bit by bit. Then all GPUs copy at once, by `copied_all`: to the host,
-# and each to the next. This is compared with what one does alone, as they may share a part of the
-# way.
+# and each to the next. One GPU does so alone, too, as they may share a part of the way.
 
 # Folded: the measurement
 TO_HOST, TO_GPU, PRODUCTS = "to the host", "to another GPU", "products alone"
 ALONE, AT_ONCE = "one GPU alone", "all GPUs at once"
 COPIES = {"count": 24, "size": 4000, "repeats": 7}
+
+
+def copied_all(pairs):
+    for place, y in pairs:
+        with torch.cuda.device(y.device):
+            place.copy_(y, non_blocking=True)  # queued on the GPU that has the data
 
 
 def copies_of_all(count, size, repeats):
@@ -69,8 +74,8 @@ def copies_of_all(count, size, repeats):
     x, side = ap.workload.matrix(size, gpus[0]), torch.cuda.Stream(gpus[0])
     results, shape = ap.workload.products(x, count), (count, size, size)
     sources = [torch.stack(results).to(gpu) for gpu in gpus]
-    hosts = [torch.empty(shape, pin_memory=True) for _ in gpus]
-    others = [torch.empty(shape, device=gpu) for gpu in (*gpus[1:], gpus[0])]
+    hosts = [on_host(shape) for _ in gpus]
+    others = [on_gpu(shape, gpu) for gpu in (*gpus[1:], gpus[0])]
     ways, parts = {}, {PRODUCTS: lambda: ap.workload.products(x, count)}
     for label, places in ((TO_HOST, hosts), (TO_GPU, others)):
         pairs = list(zip(places, sources, strict=True))
@@ -97,11 +102,10 @@ ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of 
 # -------------------------------------------------------------------
 # A copy to the host is only the first of the two that the way by the host takes, and takes longer
 # already. In the second table compare the rows *one GPU alone* and *all GPUs at once*; its last
-# column counts the bytes of all copies. To the host, GPUs reach more together than one alone. Two
-# of them reach twice as much if each has a bus of its own. More may get in each other's way where
-# they share a part of it, or the host's memory is busy. From GPU to GPU they reach hardly more, as
-# if they took turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may
-# be why; nothing here tests it.
+# column counts the bytes of all copies. To the host, two GPUs reach twice as much together if each
+# has a bus of its own. More may get in each other's way where they share a part of it, or the
+# host's memory is busy. From GPU to GPU they reach hardly more, as if they took turns. PyTorch lets
+# such a copy wait for the current streams of both GPUs, which may be why; nothing here tests it.
 
 # Folded: the rates
 rows, count = [], copies.values["GPUs"]

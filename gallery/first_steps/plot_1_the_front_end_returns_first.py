@@ -98,12 +98,12 @@ ap.show(ap.draw(early, title="The first kernel's time", caption=caption))
 # -------------------------
 # The *estimate* is how long the GPU was busy in the timeline. It holds for the last row alone.
 
-limits_s = {DONE: timeline.busy_s("compute")}
-ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
+estimate = {"limit_s": {DONE: timeline.busy_s("compute")}, "limit_name": "estimate"}
+ap.show(ap.compare(gpus.measurements, highlight=[ISSUED, BARE], **estimate))
 
 # %%
-# Compare the first two rows with the last: both clocks stop after a small share of the time. Which
-# of the two is the shorter one is chance, as the bare wait has nothing to wait for.
+# Compare the rows in bold with the last: both clocks stop after a small share of the time. Which of
+# the two is the shorter one is chance, as the bare wait has nothing to wait for.
 
 issued, bare = (gpus.estimate(lambda s, way=way: s[way] / s[DONE]) for way in (ISSUED, BARE))
 ap.show(

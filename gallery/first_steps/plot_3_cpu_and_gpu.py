@@ -31,7 +31,7 @@ CPU_FIRST, GPU_FIRST, LANES = "plain, CPU first", "plain, GPU first", "lanes, CP
 
 def cpu_first(x, u, count):
     """Products of x on the CPU, then of u on the GPU."""
-    with ap.annotate("products on the CPU"):
+    with ap.annotate("CPU products"):
         y = ap.workload.products(x, count)
     return y, ap.workload.products(u, count)
 

@@ -62,8 +62,8 @@ def add_to(graph):
 
 
 # %%
-# Compare the blue bars in :timeline:`the graph`: it keeps both GPUs busy at once. In the drawing,
-# look at the thick line: ten of twenty tasks, the longest chain of those that wait for each other.
+# Compare the blue bars in :timeline:`the graph`, a run of 6 × 6 tiles: both GPUs are busy at once.
+# The drawing below has 4 × 4. Look at its thick line: ten of twenty tasks, the longest chain.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2

@@ -35,6 +35,8 @@ def one_by_one(batch):
 
 
 # %%
+# Look at the gaps in :timeline:`one stream`, between products of 256 × 256.
+#
 # One launch for all fills the GPU
 # --------------------------------
 # The right way launches once. `bmm` multiplies a whole batch of matrices. A *CUDA graph* is work
@@ -57,6 +59,9 @@ def as_graph(batch):
 
 
 # %%
+# Look at :timeline:`a batch`, one launch for all, and at :timeline:`a CUDA graph`, whose products
+# follow one another or run side by side.
+#
 # All ways were timed in the sweep of :doc:`plot_1_do_independent_products_run_at_once`. In the
 # picture at the top, one stream and several are above the others at the left end, because the host
 # launches each product. To the right, where the GPU's work decides, all ways come together.
@@ -82,6 +87,12 @@ ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
 ends = ", ".join(f"{way!r} {us(min(counts), way):.2f} µs" for way in (ways[0], ways[-1]))
 ap.plot.show("x2_small_operators", gpu.origin, look=f"Look at the left end: {ends}.")
+
+# %%
+# These are the timelines of small products. The profiler makes the gaps between launches wider.
+own = {f"256, {way}": way for way in ("one stream", "a batch", "a CUDA graph")}
+seen = {own[label]: run for label, run in gpu.timelines.items() if label in own}
+ap.show_timelines(seen, "x2_products_of_256", title="Products of 256 × 256")
 
 # %%
 # In the table, compare the last two columns, which have the GPU's own time: where they come

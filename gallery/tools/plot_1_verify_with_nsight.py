@@ -18,7 +18,6 @@ what runs use the GPU? Nsight Compute answers by counters of one *kernel*, a fun
 # -----------------------
 # A profiler sees all that a program does, so the part in question needs a name. `annotate` gives it
 # one: a *range*, which both tools know. The wait is inside, so that the range has all its work.
-
 import tempfile
 from pathlib import Path
 
@@ -26,6 +25,13 @@ import torch
 
 import autopar as ap
 from autopar.records import nsight
+
+
+def named(name, way, *given):
+    with ap.annotate(name):
+        results = way(*given)
+        ap.synchronize()
+    return results
 
 
 def one_stream(x, buffers, lane):
@@ -37,13 +43,11 @@ def two_streams(x, buffers, lane):
 
 
 # %%
-# Look for white space: in :timeline:`one stream` the copies wait for all products, and in
-# :timeline:`two streams` each for its own.
+# Look for white space: copies wait in :timeline:`one stream`, and less in :timeline:`two streams`.
 #
 # These commands run `Nsight Systems
 # <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__, export its report, and run
 # `Nsight Compute <https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html>`__.
-
 for command in (nsight.SYSTEMS, nsight.EXPORT, nsight.COMPUTE):
     program = "" if command == nsight.EXPORT else " \\\n    python program.py"
     print(command.format(report="x4", log="x4.csv").replace(" --", " \\\n    --") + program)
@@ -64,12 +68,8 @@ def both_ways(count, size):
     buffers = [torch.full((size, size), torch.nan).pin_memory() for _ in range(count)]
     with ap.cuda_lane(ap.gpu(0), kind="copy") as lane:
         for name, way in ((ONE, one_stream), (TWO, two_streams)):
-            way(x, buffers, lane)  # so that all memory is there
-            ap.synchronize()
-            with ap.annotate(name):
-                results = way(x, buffers, lane)
-                ap.synchronize()
-            filled = {ONE: results, TWO: buffers}[name]
+            named("first", way, x, buffers, lane)  # so that all memory is there
+            filled = {ONE: named(name, way, x, buffers, lane), TWO: buffers}[name]
             equal[f"{name}: equal"] = ap.workload.equal(filled, [x.mm(x)] * count)
     return equal
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autopar import Span, Timeline, draw, plot
+from autopar.display.rows import layout_of
 from autopar.display.text import sentences
 
 pytestmark = pytest.mark.usefixtures("no_windows")
@@ -131,6 +132,21 @@ def test_bars_say_nothing_where_they_are_apart_or_it_does_not_fit_or_nothing_is_
     ):
         words = [one for one in drawn(work(*spans)) if not one.endswith(" s")]
         assert words == ["GPU 0, computing", "compute"]
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "written"),
+    [
+        ("products", 1, ["products"]),
+        ("forward and backward", 0.2, ["forward \u2026"]),
+        ("products", 0.1, []),  # of four letters nobody guesses it
+        ("step", 0.1, ["step"]),
+    ],
+)
+def test_the_name_of_a_range_is_cut_where_enough_of_it_is_left(name, share, written):
+    run = Timeline([Span(name, "host", 0, share, "host")])
+    (row,) = layout_of([("", run)], 1).rows
+    assert [label.words for label in row.labels] == written
 
 
 def test_nested_ranges_are_in_layers_with_their_names():

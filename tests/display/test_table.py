@@ -80,11 +80,24 @@ def test_the_row_to_look_at_is_told_with_its_figures():
     told = compare([serial, overlapped], highlight="overlapped", **given).notes
     assert told[0] == f"Look at 'overlapped': {look}."
     assert compare([serial], highlight="serial").notes == ("Look at 'serial': 189.0 ms.",)
-    assert compare([serial, overlapped], **given).notes == told  # it is the best one
+    assert len(told) == 1  # over what a speed-up is, is said there
+    assert compare([serial, overlapped], **given).notes == told  # it is the fastest one
+    both = compare([serial, overlapped], highlight=["serial", "overlapped"], **given)
+    assert both.highlight == ("serial", "overlapped")
+    assert both.notes == (
+        f"Look at 'serial': 189.0 ms, the limit is 50.0 % of its time; {told[0][8:]}",
+    )
     del given["limit_s"]
     best = compare([noisy, overlapped, serial], **given)
     assert (best.highlight, best.notes[0][:25]) == (("overlapped",), "Look at 'overlapped': 126")
     assert compare([serial, overlapped]).notes == ()  # nothing tells which
+
+
+def test_without_a_baseline_the_row_to_look_at_is_furthest_from_its_limit():
+    limits_s = {"serial": 0.1, "overlapped": 0.12, "noisy": 1.9}
+    table = compare([overlapped, serial, noisy], limit_s=limits_s)
+    assert table.highlight == ("serial",)
+    assert table.notes[0] == "Look at 'serial': 189.0 ms, the limit is 52.9 % of its time."
 
 
 def test_rows_to_look_at_are_told_with_their_cells():
@@ -193,6 +206,7 @@ PART = Measurement("part", (0.1, 0.1, 0.1))
         ([serial, serial], {}, "several with label 'serial'"),
         ([serial], {"baseline": "x"}, r"baseline names 'x'.*'serial'"),
         ([serial], {"highlight": "none"}, "highlight names 'none'"),
+        ([serial], {"highlight": 3}, "highlight is 3; expected a label"),
         ([serial], {"baseline": "serial", "parts": ["copy"]}, "parts names 'copy'"),
         ([serial, PART], {"limit_s": {"oops": 1.0}}, "limit_s names 'oops'.*'serial', 'part'"),
         ([serial], {"limit_s": math.nan}, r"limit_s\['serial'\] is nan"),

@@ -67,9 +67,10 @@ def page(hooks, tmp_path, monkeypatch):
         variables = {"image_path_iterator": paths, "file_conf": conf, "example_globals": shown}
         variables["src_file"] = "plot_1.py"
         text = hooks.save_figures(SimpleNamespace(content=code), variables, {})
+        run.texts.append(text)
         return text.partition(".. container:: ")[2].split("\n")[0].split()
 
-    run.conf, run.thumbnails = conf, thumbnails
+    run.conf, run.thumbnails, run.texts = conf, thumbnails, []
     return run
 
 
@@ -80,6 +81,8 @@ def test_the_first_figure_is_the_page_s_picture_and_thumbnail_and_no_other_is(ho
     assert page("ap.show_timelines(run)", DRAWING) == [hooks.IMAGE, hooks.PICTURE]
     assert page("ap.show_timelines(run)", DRAWING) == [hooks.IMAGE]
     assert page("ap.plot.bars(runs)") == []
+    ways = ['<figure class="autopar-way"' in text for text in page.texts]
+    assert ways == [True, True, False]  # to stand beside code, be it of the picture or not
     (thumbnail,) = page.thumbnails
     assert thumbnail[1] is DRAWING
     assert page.conf["thumbnail_path"] == str(thumbnail[2])

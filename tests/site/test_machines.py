@@ -115,6 +115,20 @@ def test_each_goal_is_told_once_below_the_section_of_its_table(extension):
     assert {section for section, _ in told} <= set(re.findall(r"^## (.*)$", page, re.MULTILINE))
 
 
+def test_the_goal_to_look_at_is_missed_by_the_largest_factor(extension, monkeypatch):
+    goals = extension("goals")
+    record = ap.newest_record("b5_cost")
+    text = "{:.0f}".format
+    wanted = [("least", 9, "at least", 10, text), ("most", 15, "at most", 10, text)]
+    given = record, lambda *_: wanted
+    assert [round(goals.missed_by(*given, i), 2) for i in (0, 1)] == [1.11, 1.5]
+    monkeypatch.setattr(goals, "FIGURES", (("A section", "b5_cost", given[1]),))
+    monkeypatch.setattr(goals, "comparable", lambda: {"a machine": {"b5_cost": record}})
+    assert goals.to_look_at() == "Look at 'most' of a machine, missed by most: 15, at most 10."
+    wanted[:] = [("none", count, "at most", 0, text) for count in (0, 1)]
+    assert [goals.missed_by(*given, i) for i in (0, 1)] == [1, float("inf")]
+
+
 def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts(extension):
     against, percent = extension("goals").against, "{:.0%}".format
     assert against(0.97, "at least", 0.97, percent) == ("97%", "met")

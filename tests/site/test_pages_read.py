@@ -117,6 +117,8 @@ def test_a_way_has_its_timeline_beside_its_code_where_the_page_names_it(arrange,
     ]  # fmt: skip
     with pytest.raises(KeyError, match="four"):
         arrange(cell("1"), named("four"), box)
+    old = nodes.paragraph(text="Earlier.", classes=[extension("said_once").OF_OLD])
+    assert arrange(cell("1"), named("four"), old)[1:] == ["1", "It waits: four", "Earlier."]
 
 
 def test_origins_are_said_once_and_marked_where_they_belong(arrange):

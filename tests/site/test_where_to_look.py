@@ -1,4 +1,4 @@
-"""Gallery pages as they were built: what to look at beneath all they show, and ways with code."""
+"""Pages as they were built: what to look at beneath all they show, ways with code, whole words."""
 
 import re
 from itertools import takewhile
@@ -7,7 +7,9 @@ import html5lib
 import pytest
 from reader import PAGES, SITE, needs_site
 
-_GALLERY = [page for page in PAGES if "/plot_" in page]
+_TOLD = [page for page in PAGES if "/plot_" in page or page == "benchmarks.html"]
+_CUT = "\u2026"  # how a name ends that had no room
+_WORDS = {"text", "th", "td"}  # what drawings and tables are made of
 _LOOK = re.compile(r"Look at .*\d")
 # Drawn before anything is measured, by code that records rest on: the text beside them says it.
 _SAID_BESIDE = ["4 × 4 tiles: purple on GPU 0, pink on GPU 1", "A block of four paths"]
@@ -40,6 +42,14 @@ class Page:
         return found
 
 
+def cut(page):
+    """Words in drawings and tables that had no room; a record of earlier code may have others."""
+    if page.of("autopar-earlier"):
+        return []
+    shown = (one for one in page.elements if one.tag.rpartition("}")[2] in _WORDS)
+    return [words(one) for one in shown if _CUT in words(one)]
+
+
 def classes(element):
     return element.get("class", "").split()
 
@@ -54,6 +64,10 @@ def unsaid(page):
         notes = [words(one) for one in table.iter("p")]
         if not any(map(_LOOK.match, notes)):
             yield f"a table of {words(next(table.iter('th')))}"
+    for table in page.of("autopar-machines"):
+        above = [one for one in page.elements[: page.elements.index(table)] if one.tag == "p"]
+        if not _LOOK.match(words(above[-1])):
+            yield f"a table of {words(next(table.iter('th')))} by machine"
     for figure in page.of("autopar-figure"):
         if not any(_LOOK.match(words(one)) for one in figure.find("figcaption").iter("p")):
             yield words(figure.find("p"))
@@ -86,7 +100,7 @@ def code_before(page, way):
     return any("highlight" in classes(one) for one in inside[: inside.index(way)])
 
 
-@pytest.fixture(params=_GALLERY)
+@pytest.fixture(params=_TOLD)
 def page(request):
     return Page((SITE / request.param).read_text(encoding="utf-8"))
 
@@ -100,6 +114,11 @@ def test_timelines_of_a_page_s_picture_stand_beside_code_too(page, request):
     assert bool(list(bare(page))) == known
 
 
+def test_no_word_in_a_drawing_or_a_table_is_cut():
+    texts = {page: (SITE / page).read_text(encoding="utf-8") for page in PAGES}
+    assert {page: found for page, text in texts.items() if (found := cut(Page(text)))} == {}
+
+
 _CODE = '<div class="highlight">1</div>'
 _TABLE = '<div class="autopar-table-box"><table><tr><th>work</table><p>{}</div>'
 _FIGURE = """<figure class="autopar-figure"><p>Two</p><figcaption><p>{}</figcaption>
@@ -109,10 +128,20 @@ _WAY = '<figure class="autopar-way" data-name="one"></figure>'
 
 
 def test_what_says_nothing_is_found():
+    goals = '<p>{}</p><table class="autopar-machines"><th>Goal</table>'
+    assert list(unsaid(Page(goals.format("Look at 1.")))) == []
+    assert list(unsaid(Page(goals.format("On 1:")))) == ["a table of Goal by machine"]
     for shown, called in ((_TABLE, "a table of work"), (_FIGURE, "Two"), (_IMAGE, "A")):
         for said, found in (("Look at 1.", []), ("Look at it.", [called]), ("", [called])):
             assert list(unsaid(Page(shown.format(said)))) == found
     assert list(unsaid(Page(_IMAGE.format("Look at 1.").replace("<p", f"{_CODE}<p")))) == ["A"]
+
+
+def test_a_word_that_is_cut_is_found():
+    for shown in ("<svg><text>{}</text></svg>", "<table><td>{}</table>"):
+        assert cut(Page(shown.format(f"wo{_CUT}"))) == [f"wo{_CUT}"]
+        assert cut(Page(shown.format("word"))) == []
+        assert cut(Page(shown.format(_CUT) + '<p class="autopar-earlier">')) == []
 
 
 def test_a_timeline_without_code_is_found():

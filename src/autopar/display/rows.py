@@ -43,6 +43,7 @@ _GAP = 0.01  # share of the width; copies that are nearer to each other are one 
 _APART = 0.005  # share of the width; bars with wider gaps between them are seen one by one
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone, in bars
+_FEWEST_LETTERS = 6  # of a range's name that is cut; fewer say nothing
 _LONGEST_TITLE = 44  # letters
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
 _FILL = "Memset"  # how the name of what fills a GPU's memory begins, which is no kernel
@@ -237,7 +238,7 @@ def _bars(spans: Sequence[Span], scale_s: float) -> list[Bar]:
 
 
 def _labels(spans: Sequence[Span], scale_s: float, y: int) -> list[Label]:
-    """What stands in bars: of ranges as much of the name as fits, if that is some letters.
+    """What stands in bars: of ranges the name, or as much of it as fits if that says something.
 
     In other bars that all but touch it is what most of their time goes to, where that fits.
     """
@@ -248,7 +249,8 @@ def _labels(spans: Sequence[Span], scale_s: float, y: int) -> list[Label]:
         letters = (end_s - start_s) / scale_s * _LETTERS
         inside = [span for span in spans if start_s <= span.start_s <= end_s]
         words = shortened(inside[0].name, int(letters)) if is_range else words_of(inside)
-        if words and letters >= max(len(words), 3 * is_range):
+        least = min(_FEWEST_LETTERS, len(inside[0].name)) * is_range
+        if words and letters >= max(len(words), least):
             labels.append(Label(start_s / scale_s, end_s / scale_s, y, words))
     return labels
 

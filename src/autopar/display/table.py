@@ -202,7 +202,7 @@ def compare(
     limit_name: str = "limit",
     baseline: str | None = None,
     parts: Sequence[str] = (),
-    highlight: str | None = None,
+    highlight: str | Sequence[str] | None = None,
     caption: str = "",
 ) -> Table:
     """Put measurements beside each other, and beside the limit.
@@ -214,8 +214,9 @@ def compare(
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
         parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
-        highlight: The label of the row that the reader is to look at, shown bold; a note has its
-            figures. Without it that is the row nearest to its limit, or the one of most speed-up.
+        highlight: The label of the row that the reader is to look at, or those of several, shown
+            bold; a note has their figures. Without it that is the row of most speed-up or, with no
+            baseline, the one furthest from its limit: it has the most to gain.
         caption: What the table shows, in words.
 
     Raises:
@@ -231,22 +232,25 @@ def compare(
     serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
     overlapped  140.0 ms    1.35 ×        93.6 %  131.0 ms        1.0 ms
     Look at 'overlapped': 140.0 ms, 1.35 × the speed of 'serial', the limit is 93.6 % of its time.
-    speed-up: over 'serial'
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
     parts = several("parts", parts, "labels, as in parts=['add'].")
-    named = [("highlight", highlight), ("baseline", baseline), *(("parts", part) for part in parts)]
-    for argument, label in named:
-        if label is not None:
+    if isinstance(highlight, str):
+        highlight = (highlight,)
+    elif highlight is not None:
+        highlight = several("highlight", highlight, "a label, or several in a list.", str)
+    base = () if baseline is None else (baseline,)
+    for argument, named in (("highlight", highlight or ()), ("baseline", base), ("parts", parts)):
+        for label in named:
             require_label(argument, label, labels)
     if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
-    bases = {one.origin: one for one in chosen if one.label == baseline}
-    only = next(iter(bases.values())) if len(bases) == 1 else None
-    over = [None if one.label in parts else bases.get(one.origin, only) for one in chosen]
+    of = {one.origin: one for one in chosen if one.label == baseline}
+    only = next(iter(of.values())) if len(of) == 1 else None
+    over = [None if one.label in parts else of.get(one.origin, only) for one in chosen]
     pairs = zip(chosen, over, strict=True)
     speedups = [one.speedup_over(base) if base else None for one, base in pairs]
     noisy = [one for one in chosen if one.warning]
@@ -268,15 +272,21 @@ def compare(
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
     notes = []
-    at = _best(shares, speedups) if highlight is None else labels.index(highlight)
-    if at is not None:
+    bold = [labels.index(label) for label in highlight or ()]
+    if highlight is None:
+        bold = _worth_a_look(shares, speedups)
+    looks, is_said = [], baseline is None  # over what a speed-up is
+    for at in bold:
         told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
         if (speedup := speedups[at]) and labels[at] != baseline:
             exact = f"{speedup:.{2 + (round(speedup, 2) == 1)}f}"  # 0.996 is no 1.00
             told.append(f"{exact} × the speed of {baseline!r}")
+            is_said = True
         if share := shares[at]:
             told.append(f"the {limit_name} is {percent(share)} of its time")
-        notes.append(f"Look at {labels[at]!r}: {', '.join(told)}.")
+        looks.append(f"{labels[at]!r}: {', '.join(told)}")
+    if looks:
+        notes.append(f"Look at {'; '.join(looks)}.")
     if noisy:  # the column of spreads tells each one's
         worst = max(noisy, key=attrgetter("spread"))
         up_to = "over up to" if len(noisy) > 1 else "over"
@@ -284,20 +294,19 @@ def compare(
     if any(share and round(share, 3) > 1 for share in shares):
         spread = "one made of measured times has a spread, too"
         notes.append(f"over 100 %: faster than its {limit_name}; {spread}")
-    if baseline is not None:
+    if not is_said:
         notes.append(f"speed-up: over {baseline!r}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
-    return replace(table, parts=parts, highlight=() if at is None else (labels[at],))
+    return replace(table, parts=parts, highlight=tuple(labels[at] for at in bold))
 
 
-def _best(*known: Sequence[float | None]) -> int | None:
-    """Which row has the highest value of the first kind that any row has."""
-    for values in known:
-        of = {value: i for i, value in enumerate(values) if value is not None}
-        if of:
-            return of[max(of)]
-    return None
+def _worth_a_look(shares: Sequence[float | None], speedups: Sequence[float | None]) -> list[int]:
+    """The fastest row beside a baseline; without one that furthest from its limit, if any has."""
+    for best, values in ((max, speedups), (min, shares)):
+        if of := {value: i for i, value in enumerate(values) if value is not None}:
+            return [of[best(of)]]
+    return []
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
