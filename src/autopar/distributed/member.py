@@ -6,13 +6,10 @@ import functools
 import itertools
 import os
 import pickle
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 import torch
@@ -20,34 +17,9 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from autopar.device import cpu, present
-from autopar.distributed.rank import RAISED, returned_by, tell
 
 _PIECE = 4 << 20  # bytes; a store takes up to 8 MiB at once
 _numbers = itertools.count()  # of the calls, which all ranks make in the same order
-
-
-def main(folder: Path, rank: str) -> NoReturn:
-    """Be a rank that `on_ranks` has started: its folder says what to call, and is told the result.
-
-    It ends at once, as threads of libraries, such as NCCL's, may hold up a process whose peers are
-    gone.
-    """
-    status = 1
-    try:
-        fn, args, options = pickle.loads((folder / "given").read_bytes())
-        # As in the script that they are from, whose classes libraries then find by their names.
-        vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
-        returned = take_part(fn, args, **options, dumps=cloudpickle.dumps)
-        returned_by(folder, rank).write_bytes(cloudpickle.dumps(returned if rank == "0" else None))
-        status = 0
-    except BaseException as error:
-        said = "".join(traceback.format_exception_only(error)).strip()  # it may have no text
-        tell(folder, RAISED, rank, said, traceback.format_exc())
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _by_name(returned: Any) -> bytes:
