@@ -70,8 +70,8 @@ class Modes(NamedTuple):
 
     def _put_streams_back(self, now: tuple[Stream, ...]) -> None:
         """Make those current again that were, or the default ones where CUDA was not used then."""
-        befores = self.streams or [(0, *key[1:]) for key in now]
-        for left, before in zip(now, befores, strict=True):
+        earlier = self.streams or [(0, *key[1:]) for key in now]
+        for left, before in zip(now, earlier, strict=True):
             if left != before:
                 stream = _stream_of(before)
                 torch.cuda.set_stream(stream)  # which makes its GPU the current one
