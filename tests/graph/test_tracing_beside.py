@@ -105,7 +105,7 @@ def test_refusals_come_through_where_warnings_are_errors(tmp_path):
 
 
 def test_ctrl_c_comes_out_at_the_next_function_as_torch_may_not_let_it_out_elsewhere():
-    """Where torch's C++ asks for the size of a tensor without memory, it would abort the process."""
+    """Where its C++ asks for the size of a tensor without memory, it would abort the process."""
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def code(x):
