@@ -179,9 +179,8 @@ _MAY_WRITE = {  # neither to a file that somebody named
     "figure.savefig(image, dpi=2 * figure.dpi, format='png')",
     "os.open(os.devnull, os.O_WRONLY)",
     # between ranks and who starts them, in a temporary folder
-    "(folder / 'failure').write_text(json.dumps(cause), encoding='utf-8')",
     "(folder / 'given').write_bytes(cloudpickle.dumps((fn, args, options)))",
-    "(folder / 'returned').write_bytes(cloudpickle.dumps(returned))",
+    "returned_by(folder, rank).write_bytes(content)",
     "outputs[0].open('wb')",
     "outputs[1].open('wb')",
     "os.open(os.devnull, os.O_RDONLY)",

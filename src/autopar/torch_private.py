@@ -147,3 +147,12 @@ release_pool = _find("_C._cuda_releasePool", "to mend a capture that has failed"
 empty_host_cache = getattr(torch.accelerator, "empty_host_cache", None) or _find(  # public later
     "_C._host_emptyCache", "to give pinned memory back"
 )
+
+
+def comes_of_csan(error: BaseException | None) -> bool:
+    """Whether torch's sanitizer for CUDA streams has raised an error, or one that it is due to."""
+    from torch.cuda._sanitizer import CUDASanitizerErrors
+
+    while error is not None and not isinstance(error, CUDASanitizerErrors):
+        error = error.__cause__ or error.__context__
+    return error is not None

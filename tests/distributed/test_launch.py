@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import autopar as ap
 from autopar.distributed import member
-from autopar.distributed.agent import first_cause
 from autopar.records.store import FOLDER
 
 _ROOT = Path(__file__).parents[2]
@@ -36,10 +35,10 @@ def fails(device, folder, how, who, alone=False):
     dist.barrier()
     if dist.get_rank() == who:
         pathlib.Path(folder, "died").write_text(str(time.time()))
-        if how == "killed":
-            os.kill(os.getpid(), 9)
-        if how == "exited":
-            os._exit(3)
+        if how.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[how])
+        if how.startswith("exit "):
+            os._exit(int(how.removeprefix("exit ")))
         if how == "raised":
             msg = "no such row"
             raise ValueError(msg)
@@ -73,10 +72,27 @@ def test_gradients_are_equal_though_the_ports_are_taken_and_rows_do_not_divide(g
     assert len(found.checks) == 2 * len(ways) + 1
 
 
-def test_a_rank_that_is_killed_ends_the_others_and_is_named(gone):
-    message = died(gone, "killed", 1)
-    assert "rank 1 failed" in message
-    assert "SIGKILL" in message
+@pytest.mark.parametrize(
+    ("how", "who", "alone", "words"),
+    [
+        ("SIGKILL", 1, False, "was ended by SIGKILL"),
+        ("exit 0", 0, False, r"ended itself \(exit 0\) before the function returned; expected"),
+        pytest.param("exit 0", 1, True, r"ended itself \(exit 0\)", marks=pytest.mark.stress),
+        pytest.param("exit 3", 0, False, r"ended itself \(exit 3\)", marks=pytest.mark.stress),
+        # So the agent ends the others, but here somebody else did.
+        pytest.param("SIGTERM", 1, False, "was ended by SIGTERM", marks=pytest.mark.stress),
+    ],
+)
+def test_a_rank_whose_process_ends_ends_the_others_and_is_named(gone, how, who, alone, words):
+    message = died(gone, how, who, alone=alone)
+    assert re.search(f"rank {who} failed: its process {words}", message)
+
+
+@pytest.mark.stress
+def test_where_all_ranks_end_before_they_return_one_is_named():
+    for end, words in ((os._exit, r"its process .*exit 0"), (sys.exit, "SystemExit: 0")):
+        with pytest.raises(RuntimeError, match=rf"rank \d failed: {words}"):
+            ap.on_ranks(lambda _, end=end: end(0), ranks=2)
 
 
 def test_a_rank_that_raises_is_named_also_where_no_other_has_to_do_with_it(gone):
@@ -84,13 +100,10 @@ def test_a_rank_that_raises_is_named_also_where_no_other_has_to_do_with_it(gone)
 
 
 @pytest.mark.stress
-def test_a_rank_that_ends_otherwise_ends_the_others_and_is_named(gone):
+def test_a_rank_that_raises_ends_those_that_wait_for_it(gone):
     message = died(gone, "raised", 1)
     assert "rank 1 failed: ValueError: no such row" in message
     assert "in fails" in message  # the traceback
-    message = died(gone, "exited", 0)
-    assert "rank 0 failed" in message
-    assert "ended by itself (exit 3)" in message
 
 
 @pytest.mark.stress
@@ -253,31 +266,3 @@ def test_what_no_rank_could_run_is_refused():
         ap.on_ranks(fails, ranks=2, device="tpu")
     with pytest.raises(ValueError, match="ranks is 0"):
         ap.on_ranks(fails, ranks=0)
-
-
-def failure(rank, exitcode):
-    """What the elastic agent knows of a rank that failed."""
-    return ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="<N/A>")
-
-
-_FOLLOWED = ("RuntimeError: connection closed by peer", "in recv")
-_WRONG = ("ValueError: no such row", "in step")
-
-
-@pytest.mark.parametrize(
-    ("noticed", "errors", "raised", "cause"),
-    [
-        ({0: 1, 1: -9}, {0: _FOLLOWED}, 0, (1, "its process was ended by SIGKILL", "")),
-        ({0: 1, 1: 3}, {0: _FOLLOWED}, 0, (1, "its process was ended by itself (exit 3)", "")),
-        ({0: 1, 1: 1}, {0: _FOLLOWED, 1: _WRONG}, 1, (1, *_WRONG)),
-        ({1: 1, 0: -15}, {1: _WRONG}, 1, (1, *_WRONG)),
-        ({1: 3, 0: -15}, {}, None, (1, "its process was ended by itself (exit 3)", "")),
-        # It was somebody else who ended rank 1.
-        ({1: -15, 0: 1}, {0: _FOLLOWED}, 0, (1, "its process was ended by SIGTERM", "")),
-        ({1: -15, 0: -15}, {}, None, (1, "its process was ended by SIGTERM", "")),
-    ],
-)
-def test_the_first_cause_is_told_from_what_follows_from_it(noticed, errors, raised, cause):
-    """Also from the ends that the agent itself makes, by SIGTERM."""
-    failures = {rank: failure(rank, exitcode) for rank, exitcode in noticed.items()}
-    assert first_cause(failures, errors, raised) == cause

@@ -1,5 +1,7 @@
 """What tracing leaves alone: other threads, what torch has compiled, and how warnings are taken."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -100,3 +102,20 @@ def test_refusals_come_through_where_warnings_are_errors(tmp_path):
     first, second = told.stdout.splitlines()
     assert first.startswith("can't trace seeds: line 8 of program.py")
     assert "depends on the data" in second
+
+
+def test_ctrl_c_comes_out_at_the_next_function_as_torch_may_not_let_it_out_elsewhere(capsys):
+    """Where its C++ asks for the size of a tensor without memory, it would abort the process."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def code(x):
+        os.kill(os.getpid(), signal.SIGINT)
+        print("held back")  # a list would be as before, as all that the code has changed
+        x = x.exp()
+        print("too late")
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        TaskGraph.trace(code, torch.ones(2))
+    assert capsys.readouterr().out == "held back\n"
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,6 +1,7 @@
 """What holds in a thread holds in what it gives away, and only there."""
 
 import contextlib
+import functools
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar import TaskGraph, cpu_lane
+from autopar import torch_private as private
 from autopar.lanes.modes import caller_modes
 
 
@@ -202,6 +204,56 @@ def test_what_fails_when_switched_to_leaves_what_held():
     with pytest.raises(TypeError):
         modes.call(int)
     assert probe() == plain
+
+
+class StandIn:
+    """What a thread of a machine with two GPUs has of CUDA, and what it lets streams wait for."""
+
+    def __init__(self, patch):
+        self.is_used, self.gpu, self.numbers, self.waits = True, 0, [0, 0], []
+        patch.setattr(torch.cuda, "is_initialized", lambda: self.is_used)
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        patch.setattr(torch.cuda, "set_stream", self.set_stream)
+        patch.setattr(torch.cuda, "Stream", functools.partial(StreamStandIn, self.waits))
+        patch.setattr(private, "current_gpu", lambda: self.gpu)
+        patch.setattr(private, "exchange_gpu", functools.partial(setattr, self, "gpu"))
+        patch.setattr(private, "current_stream_key", lambda gpu: (self.numbers[gpu], gpu, 1))
+
+    def set_stream(self, stream):
+        self.gpu, self.numbers[stream.gpu] = stream.gpu, stream.number
+
+    def leave(self):
+        """What a task may do: it uses CUDA, and leaves another stream and another GPU current."""
+        self.is_used = True
+        self.set_stream(StreamStandIn(self.waits, 7, 1, 1))
+        return list(self.numbers)
+
+
+class StreamStandIn:
+    def __init__(self, waits, stream_id, device_index, device_type):
+        self.waits, self.number, self.gpu = waits, stream_id, device_index
+
+    def wait_stream(self, other):
+        self.waits.append(((self.number, self.gpu), (other.number, other.gpu)))
+
+
+@pytest.mark.parametrize(("is_used", "number"), [(True, 5), (False, 0)])
+def test_streams_and_the_gpu_that_a_task_leaves_current_are_put_back_behind_its_work(
+    monkeypatch, is_used, number
+):
+    cuda = StandIn(monkeypatch)
+    cuda.is_used, cuda.numbers = is_used, [3 * is_used, number]
+    assert caller_modes().call(cuda.leave) == [3 * is_used, 7]
+    assert (cuda.gpu, cuda.numbers) == (0, [3 * is_used, number])
+    assert cuda.waits == [((number, 1), (7, 1))], "what the task has queued is part of it"
+    assert cuda.is_used
+
+
+def test_to_put_them_back_nobody_begins_to_use_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: pytest.fail("CUDA is used"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with cpu_lane() as lane:
+        assert lane.submit(max, 1, 2).result() == 2
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # of torch's own, in jvp

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lane_forms import equals, lane_on
 
-from autopar import cpu_lane, cuda_lane
+from autopar import TaskGraph, cpu_lane, cuda_lane
 from autopar.device import synchronize
 
 pytestmark = pytest.mark.gpu
@@ -73,3 +73,40 @@ def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
                 assert worker.submit(where).result() == (index, index)
                 assert lane.submit(where).result() == (0, 0)
                 assert torch.cuda.current_device() == index
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+def test_a_stream_that_a_task_leaves_current_is_no_other_tasks_and_its_work_is_waited_for(
+    place, spin
+):
+    def current():
+        return torch.cuda.current_device(), torch.cuda.current_stream(last)
+
+    def leave():
+        torch.cuda.set_stream(torch.cuda.Stream(last))  # which makes its GPU the current one
+        spin(50)
+        return torch.full((), 3.0, device=torch.device("cuda", last))
+
+    last = torch.cuda.device_count() - 1
+    torch.ones(1, device=torch.device("cuda", last))  # from now on workers have a stream there
+    mine = current()
+    with lane_on(place) as lane:
+        before = lane.submit(current).result()
+        assert lane.submit(leave).result().item() == 3.0
+        assert lane.submit(current).result() == before
+        assert current() == mine
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_stream_that_a_graphs_task_leaves_current_is_neither_another_tasks_nor_the_callers(lanes):
+    def leave():
+        torch.cuda.set_stream(torch.cuda.Stream())
+        return torch.cuda.current_stream()
+
+    graph = TaskGraph(cpu_lanes=lanes)
+    left, after = graph.add(leave), graph.add(torch.cuda.current_stream)
+    mine = torch.cuda.current_stream()
+    for run in (graph.run, graph.run_serial):
+        stream, later = run()[[left, after]]
+        assert stream != later
+        assert torch.cuda.current_stream() == mine

@@ -141,8 +141,17 @@ def reported():
     raise CUDASanitizerErrors([])
 
 
+def reported_at_last():
+    """As what waits for a task that was ended, and says much."""
+    try:
+        reported()
+    except Exception as error:
+        late = RuntimeError("not run\n" * 20)
+        raise late from error
+
+
 def pretended():
-    raise RuntimeError("CUDASanitizerErrors: detected 1 errors")
+    raise RuntimeError("\ntorch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors")
 
 
 def sanitized():
@@ -151,8 +160,9 @@ def sanitized():
 
 def test_what_csan_reports_is_told_from_what_runs_and_from_what_fails():
     assert csan_reports(reported)
+    assert csan_reports(reported_at_last)
     assert not csan_reports(sanitized)
-    for other, words in ((broken, "no such luck"), (pretended, "RuntimeError: CUDASanitizer")):
+    for other, words in ((broken, "no such luck"), (pretended, "RuntimeError: \ntorch.cuda")):
         with pytest.raises(RuntimeError, match=words):
             csan_reports(other)
 

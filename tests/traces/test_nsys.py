@@ -134,22 +134,46 @@ def test_reading_leaves_no_trace_and_needs_no_right_to_write(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
-    path = tmp_path / "x.sqlite"
-    write_nsys(path)
+def damage(path, table):
+    """Spoil the page on which a table begins; what is then read."""
     with closing(sqlite3.connect(path)) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = 'NVTX_EVENTS'"
-        (page,) = connection.execute(query).fetchone()
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = connection.execute(query, [table]).fetchone()
     data = bytearray(path.read_bytes())
     data[(page - 1) * 512 : page * 512] = b"\xff" * 512
     path.write_bytes(data)
     trace = read_evidence(path)
-    assert len(trace.work) == 5
-    assert any("NVTX_EVENTS was read in part only" in words for words in trace.warnings)
-    assert list(trace.doubts) == ["host"], "of the GPU's work all is there"
-    path.write_bytes(data[:700])
+    assert any(f"{table} was read in part only" in words for words in trace.warnings)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "doubted"),
+    [
+        ("NVTX_EVENTS", 5, ["host"]),  # of the GPUs' work all is there
+        ("CUPTI_ACTIVITY_KIND_MEMSET", 6, [f"GPU {number}" for number in range(3)]),
+        ("StringIds", 7, ["GPU 0", "GPU 1", "GPU 2", "host"]),  # which tell what communicates
+    ],
+)
+def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path, table, count, doubted):
+    path, more = tmp_path / "x.sqlite", {}
+    if table != "NVTX_EVENTS":  # one that has no stream is of no GPU
+        places = ((2, 7), (1, 7), (3, None))
+        rows = [(90_000, 91_000, gpu, 1, stream, 50, _PID, 3, 7) for gpu, stream in places]
+        more = {_KERNELS: rows}
+    write_nsys(path, more=more)
+    trace = damage(path, table)
+    assert (len(trace.work), list(trace.doubts)) == (count, doubted)
+    path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(TraceError, match=r"x\.sqlite"):
         read_evidence(path)
+
+
+def test_where_all_work_is_lost_no_gpu_is_named_but_its_absence_is_not_believed(tmp_path):
+    other = {"CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"}
+    write_nsys(tmp_path / "x.sqlite", leave_out=other)
+    trace = damage(tmp_path / "x.sqlite", _KERNELS)
+    assert (len(trace.work), list(trace.doubts), trace.is_whole) == (0, ["GPUs"], False)
 
 
 def test_an_export_that_the_tool_itself_made_is_read():

@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 
 from autopar.device import num_gpus
+from autopar.distributed.rank import ENDED, RAISED, returned_by
 from autopar.effects.calls import name_of
 from autopar.refusal import check_type, positive, whole_number
 from autopar.timing.fresh_process import search_path
@@ -85,7 +86,7 @@ def on_ranks(
             )
             raise TypeError(msg) from error
         _run(folder, f"{name_of(fn)} on {ranks} ranks", ranks, timeout_s)
-        return list(pickle.loads((folder / "returned").read_bytes()))
+        return list(pickle.loads(returned_by(folder, "0").read_bytes()))
 
 
 def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
@@ -118,7 +119,10 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
                 print(text, end="", file=stream)
     if agent.returncode:
         words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]
-        if (folder / "failure").exists():
-            rank, cause, stack = json.loads((folder / "failure").read_text(encoding="utf-8"))
-            words = [f"rank {rank} failed: {cause}", *stack.splitlines()[-_LINES:]]
+        # Ranks that wait for one whose process has ended raise an error because of that.
+        for first in (folder / ENDED, folder / RAISED):
+            if first.exists():
+                rank, cause, stack = json.loads(first.read_text(encoding="utf-8"))
+                words = [f"rank {rank} failed: {cause}", *stack.splitlines()[-_LINES:]]
+                break
         raise RuntimeError("\n".join([f"{work}: {words[0]}", *words[1:]]))

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import json
 import os
 import pickle
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -22,39 +17,9 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from autopar.device import cpu, present
-from autopar.files import write_atomically
 
 _PIECE = 4 << 20  # bytes; a store takes up to 8 MiB at once
 _numbers = itertools.count()  # of the calls, which all ranks make in the same order
-
-
-def main() -> None:
-    """Be a rank that `on_ranks` has started: its folder says what to call, and is told the result.
-
-    It ends at once, as threads of libraries, such as NCCL's, may hold up a process whose peers are
-    gone.
-    """
-    folder, rank, status = Path(sys.argv[1]), os.environ["RANK"], 1
-    try:
-        fn, args, options = pickle.loads((folder / "given").read_bytes())
-        # As in the script that they are from, whose classes libraries then find by their names.
-        vars(sys.modules["__main__"]).update(getattr(fn, "__globals__", {}))
-        returned = take_part(fn, args, **options, dumps=cloudpickle.dumps)
-        if rank == "0":
-            (folder / "returned").write_bytes(cloudpickle.dumps(returned))
-        status = 0
-    except BaseException as error:
-        told = folder / f"rank {rank}"
-        said = "".join(traceback.format_exception_only(error)).strip()  # it may have no text
-        why = [said, traceback.format_exc()]
-        write_atomically(told, json.dumps(why))  # as this process may be ended at any time
-        with contextlib.suppress(FileExistsError):  # another rank was the first to fail
-            (folder / "first").symlink_to(told)
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _by_name(returned: Any) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 from torch.overrides import TorchFunctionMode
 
+from autopar.graph.ctrl_c import hear
 from autopar.torch_private import DATA_DEPENDENT
 
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
@@ -147,6 +148,7 @@ class Refusals(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        hear()
         if func in _OF_TENSORS:
             self._refuse(_OF_TENSORS[func])
         return func(*args, **(kwargs or {}))

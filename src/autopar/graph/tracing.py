@@ -27,6 +27,7 @@ from autopar.effects.memory import held_by, is_size
 from autopar.effects.state import HOOKS, State, attributes_of, is_a
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
+from autopar.graph.ctrl_c import held_back
 from autopar.graph.refused import (
     Refusals,
     Refused,
@@ -71,7 +72,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes):
+    with _tracing, held_back(), _quiet(), answering(TORCH_ASKS, _in_other_modes):
         with answering(LIBRARIES_ASK, lambda: asked.append(True)):  # which is a no
             try:
                 return _traced(fn, args, kwargs)

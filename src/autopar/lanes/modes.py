@@ -6,7 +6,8 @@ thread gives away to others runs under what held where it was given away:
     grad mode and inference mode, autocast, the default device, other function and dispatch modes,
     hooks for saved tensors and that there may be none, the current GPU
 
-The default dtype, deterministic algorithms and the choice of kernels hold for all threads anyway.
+Current streams are not taken along, only put back. The default dtype, deterministic algorithms and
+the choice of kernels hold for all threads anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from autopar import torch_private as private
 
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
+Stream = tuple[int, int, int]  # its number, and the number and the type of its device
 _DEVICES = ("cpu", "cuda")  # of which autocast has settings of their own
+_NO_STREAMS: tuple[Stream, ...] = ()
 _guards = threading.local()  # what has put inference mode back, by thread
 
 
@@ -30,7 +33,7 @@ class Modes(NamedTuple):
 
     grad: bool
     inference: bool
-    gpu: int | None  # the current one's index, where CUDA is used
+    gpu: int  # the current one's index
     casts: tuple[Any, ...]  # what autocast does, on or off: dtypes by device, whether it caches
     autocast: tuple[bool, ...] = (False, False)  # whether it is on, for each of `_DEVICES`
     functions: tuple[Any, ...] = ()
@@ -38,6 +41,7 @@ class Modes(NamedTuple):
     hooks: Hooks = ()
     no_hooks: str | None = None  # what is said to who enters some, where that is refused
     device: Any = None  # the function mode of the default device, where one was set
+    streams: tuple[Stream, ...] = ()  # the current one of each GPU, where CUDA is used
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
@@ -58,11 +62,24 @@ class Modes(NamedTuple):
             _guards.last = None
             _guards.last = private.InferenceMode(self.inference)
             _guards.last.__enter__()
-        self._switch_from(thread_modes())
+        now = thread_modes()
+        if self.streams != now.streams:
+            self._put_streams_back(now.streams)
+            now = thread_modes()
+        self._switch_from(now)
+
+    def _put_streams_back(self, now: tuple[Stream, ...]) -> None:
+        """Make those current again that were, or the default ones where CUDA was not used then."""
+        earlier = self.streams or [(0, *key[1:]) for key in now]
+        for left, before in zip(now, earlier, strict=True):
+            if left != before:
+                stream = _stream_of(before)
+                torch.cuda.set_stream(stream)  # which makes its GPU the current one
+                stream.wait_stream(_stream_of(left))  # what the task has queued is part of it
 
     def _switch_from(self, now: Modes) -> None:
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
-        if self == now:
+        if self == now or self[:-1] == now[:-1]:  # but for the streams
             return
         while private.function_mode_count():  # first, as they would see what is done here
             private.pop_function_mode()
@@ -84,7 +101,7 @@ class Modes(NamedTuple):
                 torch.set_autocast_enabled(device, is_on)
             torch.set_autocast_cache_enabled(caches)
             torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
-        if self.gpu is not None and self.gpu != now.gpu:
+        if self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
         private.set_grad_enabled(self.grad)
         for mode in self.functions:
@@ -110,10 +127,14 @@ def caller_modes() -> Modes:
 
 def thread_modes() -> Modes:
     """What holds in the calling thread."""
-    gpu = private.current_gpu() if torch.cuda.is_initialized() else None
+    gpu, streams = 0, _NO_STREAMS
+    if torch.cuda.is_initialized():
+        gpu = private.current_gpu()  # to ask for a stream makes no context
+        streams = tuple(map(private.current_stream_key, range(torch.cuda.device_count())))
     dtypes = torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
     casts = (*dtypes, torch.is_autocast_cache_enabled())
-    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu, casts)
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    modes = Modes(grad, inference, gpu, casts, streams=streams)
     no_hooks, autocast_is_on = private.hooks_disabled(), private.autocast_is_on()
     some = private.function_mode_count() or private.dispatch_mode_count()
     if no_hooks is None and not (autocast_is_on or some or private.last_hooks(True)):
@@ -127,6 +148,11 @@ def thread_modes() -> Modes:
         no_hooks=no_hooks,
         device=getattr(private.DEFAULT_DEVICE, "device_context", None),
     )
+
+
+def _stream_of(key: Stream) -> torch.cuda.Stream:
+    number, index, kind = key
+    return torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
 
 
 def _pop_hooks() -> Hooks:

@@ -34,8 +34,18 @@ _CALL = """def _autopar_call():
 
 _autopar_call()
 """
+_REPORTS = """def _autopar_reports(*given):
+    from autopar.torch_private import comes_of_csan
+    try:
+        {name}(*given)
+    except BaseException as error:
+        if comes_of_csan(error):
+            return True
+        raise
+    return False
+
+"""
 _PLAIN = int, float, str, bool, type(None)
-_SANITIZER_ERRORS = "torch.cuda._sanitizer.CUDASanitizerErrors: "
 
 
 def in_fresh_process(
@@ -73,6 +83,17 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
+    return _in_fresh_process(_CALL, fn, args, python, environment, under)
+
+
+def _in_fresh_process(
+    call: str,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    python: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+) -> Any:
     function = inspect.unwrap(fn) if callable(fn) else fn
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         came = "a lambda" if isinstance(function, FunctionType) else what(fn)
@@ -83,7 +104,7 @@ def in_fresh_process(
         raise TypeError(msg)
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
     with tempfile.TemporaryDirectory() as folder:
-        call = _CALL.format(name=function.__name__, at_once=not under)
+        call = call.format(name=function.__name__, at_once=not under)
         # Its name is no other module's, as its folder is the first where modules are looked for.
         file, given, returned, printed = (
             Path(folder, name)
@@ -124,13 +145,8 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     >>> csan_reports(harmless)  # doctest: +SKIP
     False
     """
-    try:
-        in_fresh_process(fn, *args, environment={"TORCH_CUDA_SANITIZER": "1"})
-    except RuntimeError as error:
-        if f"\n{_SANITIZER_ERRORS}" not in str(error):
-            raise
-        return True
-    return False
+    call = _REPORTS + _CALL.replace("{name}", "_autopar_reports")
+    return bool(_in_fresh_process(call, fn, args, environment={"TORCH_CUDA_SANITIZER": "1"}))
 
 
 def search_path() -> dict[str, str]:

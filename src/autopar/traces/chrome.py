@@ -98,9 +98,7 @@ class Events:
             self._others[category if phase == "X" else f"{category} without a duration"] += 1
 
     def _add(self, category: str, kind: str, event: Event) -> None:
-        arguments, name = event.get("args"), event.get("name")
-        if type(arguments) is not dict:
-            arguments = {}
+        arguments, name = _dictionary(event, "args"), event.get("name")
         if type(name) is not str:
             name = f"unnamed ({name!r:.40})"
         times_us = number(event.get("ts")), number(event.get("dur"))

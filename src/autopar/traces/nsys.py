@@ -20,7 +20,7 @@ _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
 _FILLS, _GRAPHS = f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE"
 _CALLS = (f"{_PREFIX}RUNTIME", f"{_PREFIX}DRIVER")
 _WORK = {_KERNELS, _COPIES, _FILLS, _GRAPHS}
-_RANGES = "NVTX_EVENTS"
+_RANGES, _TEXTS = "NVTX_EVENTS", "StringIds"
 # Tables of what has a start -> the columns that tell its name.
 _NAMED_BY = {
     _KERNELS: ("demangledName", "shortName"),
@@ -67,9 +67,10 @@ def read_export(path: Path) -> Trace:
         )
         why = " ".join((*remarks, *trace.remarks))
         raise TraceError(f"nothing of it can be used: {why}" if why else msg)
-    # Without all of its work, no idle time of a GPU is known; without all calls, no cause of it.
-    doubts = {tag.gpu for tag in trace.work.tags} if export.damage & _WORK else set()
-    doubts |= {HOST} if export.damage - _WORK else set()
+    # Without all of its work, or what that is called, no figure of a GPU is known; without all
+    # calls, no cause of idle time.
+    gpus = sorted({tag.gpu for tag in trace.work.present}) or ["GPUs"]
+    doubts = gpus * bool(export.damage & {*_WORK, _TEXTS}) + [HOST] * bool(export.damage - _WORK)
     return replace(
         trace,
         warnings=(*trace.warnings, *remarks),
@@ -88,7 +89,7 @@ class _Export:
         self.damage: set[str] = set()  # tables that were read in part only
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in listed}
-        self._strings = dict(self._rows("StringIds", "id", "value"))
+        self._strings = dict(self._rows(_TEXTS, "id", "value"))
         processes = {pid for table in _WORK for pid in self._rows(table, "globalPid")}
         self._several = len(processes - {(None,)}) > 1
         self._contexts: dict[str, Any] = {}

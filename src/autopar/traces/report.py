@@ -261,8 +261,7 @@ class Report:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        rows = []
-        spans = self.view.occurrences.spans()
+        spans, rows = self.view.occurrences.spans(), []
         for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
             busy = [bar(times["busy_s"], span.duration_s)] if "busy_s" in times else []
             times_s = *self._clock(span.start_s), format_seconds(span.duration_s)
@@ -273,9 +272,8 @@ class Report:
 
     def _drawing(self) -> list[Block]:
         """What ran when; of very much, the beginning."""
-        view, said = self.view, []
+        view, starts_s, said = self.view, self._starts_s, []
         trace = replace(view.trace, host=view.ranges)
-        starts_s = self._starts_s
         if len(starts_s) > _MOST_DRAWN:
             end_s = starts_s[_MOST_DRAWN]
             length = format_seconds(end_s - starts_s[0])
