@@ -276,7 +276,6 @@ def test_a_load_follows_the_stream_of_its_first_item_though_the_source_has_ended
                 yield torch.full((4,), i)
 
     monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", Switched)
-    monkeypatch.setattr("autopar.transfer.to_host._OF_OTHERS", 1)
     monkeypatch.setattr(torch.cuda, "stream", on)
     with CopyPipeline("cpu", slots=3) as pipeline:
         assert first_elements(pipeline.to_host(source())) == list(range(7))

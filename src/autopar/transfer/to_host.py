@@ -29,9 +29,7 @@ from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 _CPU = cpu()
-# At first, of a list, and of what is computed meanwhile: to queue a load takes as long as to
-# launch some ten items, and a GPU that has nothing else to do stands still.
-_OF_A_LIST, _OF_OTHERS = 256, 16
+_FIRST_TOGETHER = 256  # of a list
 
 
 class ToHostParcels(Parcels):
@@ -56,7 +54,8 @@ class ToHostParcels(Parcels):
         self._pin = pin
         self._memory = memory
         self._caller = self._stream.caller()  # the stream that the first of a group was computed on
-        self._together = _OF_A_LIST if given else _OF_OTHERS
+        if given:  # nobody waits for those that are there already
+            self._together = _FIRST_TOGETHER
 
     @override
     def _coming(self, group: list[torch.Tensor]) -> Iterator[int]:
