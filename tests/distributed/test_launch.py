@@ -1,6 +1,8 @@
 """A function on several ranks: what it returns, and how all end where one fails."""
 
+import atexit
 import contextlib
+import io
 import os
 import pathlib
 import re
@@ -113,7 +115,9 @@ def test_ranks_that_take_too_long_are_ended(gone):
 
 
 @pytest.mark.stress
-def test_ranks_end_with_the_process_that_has_started_them(gone, tmp_path):
+@pytest.mark.parametrize(("end", "number"), [(os.kill, signal.SIGKILL), (os.killpg, signal.SIGINT)])
+def test_ranks_end_with_the_process_that_has_started_them(gone, tmp_path, end, number):
+    """Also where Ctrl-C in a terminal goes to all of its processes, and ranks can't hear it."""
     program = tmp_path / "caller.py"
     program.write_text(
         "import sys\nsys.path.insert(0, sys.argv[1])\n"
@@ -122,12 +126,47 @@ def test_ranks_end_with_the_process_that_has_started_them(gone, tmp_path):
     )
     paths = os.pathsep.join([str(_ROOT / "src"), str(_ROOT / "tests")])
     command = [sys.executable, program, str(Path(__file__).parent), gone.folder]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}) as caller:
+    environment = os.environ | {"PYTHONPATH": paths}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as caller:
         while not Path(gone.folder, "died").exists():  # it sleeps, and the other waits
             assert caller.poll() is None
             time.sleep(0.1)
-        caller.kill()
+        end(caller.pid, number)
     assert len(gone()) == 2
+
+
+def prints_and_registers(device, path):
+    atexit.register(pathlib.Path(path).touch)
+    print("done \N{RIGHTWARDS ARROW}")
+
+
+def test_what_ranks_print_and_register_for_their_end_comes_also_through_a_poor_terminal(
+    monkeypatch, tmp_path
+):
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    ap.on_ranks(prints_and_registers, str(tmp_path / "ended"), ranks=1)
+    sys.stdout.flush()
+    assert printed.getvalue() == b"done \\u2192\n"
+    assert (tmp_path / "ended").exists()
+
+
+class OnlyThere:
+    """Can't be read where it was not made."""
+
+    def __reduce__(self):
+        return only_in, (os.getpid(),)
+
+
+def only_in(process):
+    if process != os.getpid():
+        raise LookupError(process)
+    return OnlyThere()
+
+
+def test_what_can_only_be_read_in_a_rank_is_refused_by_the_functions_name():
+    with pytest.raises(RuntimeError, match=r"on 1 ranks: what it returned can't be read here"):
+        ap.on_ranks(lambda _: OnlyThere(), ranks=1)
 
 
 def torchrun(line, **places):

@@ -119,3 +119,22 @@ def test_ctrl_c_comes_out_at_the_next_function_as_torch_may_not_let_it_out_elsew
         TaskGraph.trace(code, torch.ones(2))
     assert capsys.readouterr().out == "held back\n"
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_handler_that_raises_nothing_is_called_each_time_and_the_code_is_traced(times):
+    heard = []
+
+    def code(x):
+        x = x.exp()
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+        return x
+
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        graph, result = TaskGraph.trace(code, torch.zeros(2))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert graph.run()[result].tolist() == [1, 1]
+    assert len(heard) == times

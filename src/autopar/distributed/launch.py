@@ -85,8 +85,13 @@ def on_ranks(
                 f"{error}. Make that within the function."
             )
             raise TypeError(msg) from error
-        _run(folder, f"{name_of(fn)} on {ranks} ranks", ranks, timeout_s)
-        return list(pickle.loads(returned_by(folder, "0").read_bytes()))
+        work = f"{name_of(fn)} on {ranks} ranks"
+        _run(folder, work, ranks, timeout_s)
+        try:
+            return list(pickle.loads(returned_by(folder, "0").read_bytes()))
+        except Exception as error:
+            msg = f"{work}: what it returned can't be read here: {error!r}. Return plain values."
+            raise RuntimeError(msg) from error
 
 
 def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
@@ -116,6 +121,8 @@ def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
             agent.terminate()
             said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
             for stream, text in zip((sys.stdout, sys.stderr), said, strict=True):
+                encoding = getattr(stream, "encoding", None) or "utf-8"
+                text = text.encode(encoding, "backslashreplace").decode(encoding)
                 print(text, end="", file=stream)
     if agent.returncode:
         words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]

@@ -6,6 +6,7 @@ SIGTERM once one has failed, and a status of 0, as of `os._exit(0)`, says that a
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
@@ -32,12 +33,16 @@ def main() -> None:
     folder, rank, by_agent = Path(sys.argv[1]), os.environ["RANK"], list[int]()
     if not (pid := os.fork()):  # before torch is imported, which starts threads
         _do(folder, rank)
-    # What the agent sends goes to both, and this one ends with the other.
-    signal.signal(signal.SIGTERM, lambda number, _: by_agent.append(number))
+    # What the agent sends goes to both, and this one ends with the other: else the agent would take
+    # the rank for ended, and leave it where it is.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: by_agent.append(number))
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     has_returned = status == 0 and returned_by(folder, rank).exists()
     if not (has_returned or by_agent or (folder / f"{RAISED} {rank}").exists()):
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else _EARLY
+        names = {each.value: each.name for each in signal.Signals}
+        by = names.get(-status, f"signal {-status}")
+        how = f"was ended by {by}" if status < 0 else _EARLY
         _tell(folder, ENDED, rank, f"its process {how.format(status)}")
     os._exit(not has_returned)
 
@@ -45,7 +50,8 @@ def main() -> None:
 def _do(folder: Path, rank: str) -> NoReturn:
     """Do what a folder says, tell it what comes of that, and end.
 
-    At once, as threads of libraries, such as NCCL's, may hold up a process whose peers are gone.
+    Threads of libraries, such as NCCL's, may hold up a process whose peers are gone, so it waits
+    for none. What is registered to be done at its end is done if all has gone well.
     """
     status = 1
     try:
@@ -57,6 +63,8 @@ def _do(folder: Path, rank: str) -> NoReturn:
         returned = take_part(fn, args, **options, dumps=cloudpickle.dumps)
         content = cloudpickle.dumps(returned) if rank == "0" else b""
         returned_by(folder, rank).write_bytes(content)
+        with suppress(Exception):  # it has returned
+            atexit._run_exitfuncs()  # such as to end daemon processes, or to write logs
         status = 0
     except BaseException as error:
         said = "".join(traceback.format_exception_only(error)).strip()  # it may have no text

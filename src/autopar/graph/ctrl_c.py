@@ -24,11 +24,13 @@ def held_back() -> Iterator[None]:
         yield
         return
 
-    def note(*given: Any) -> None:
-        _heard.append(functools.partial(handler, *given))
+    def note(number: int, frame: Any) -> None:
+        # Without its frame, in which are tensors of the trace.
+        _heard.append(functools.partial(handler, number, None))
         if len(_heard) > 1:
             _heard.clear()
-            handler(*given)
+            for _ in range(2):
+                handler(number, frame)
 
     signal.signal(signal.SIGINT, note)
     try:

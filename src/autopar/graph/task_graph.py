@@ -118,7 +118,8 @@ class TaskGraph(Closed):
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
-        numbers meanwhile, or run what `torch.compile` makes.
+        numbers meanwhile, or run what `torch.compile` makes. Ctrl-C is heard at the next function
+        of PyTorch's, and a second one at once, which may abort the process.
 
         Args:
             fn: A function or a module.

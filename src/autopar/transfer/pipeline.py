@@ -119,7 +119,8 @@ class CopyPipeline:
         lists do without.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
-        block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself.
+        block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself, to
+        give it another size, or to share it with another process.
         Memory of results that nobody has any more is used for later ones; as much of it as 2 ×
         `slots` slots have (three with one slot) is kept until the pipeline is left.
 

@@ -184,8 +184,7 @@ class ToHostParcels(Parcels):
                 if start < mine[1] and mine[0] < stop:
                     msg = (
                         f"{name} shares memory with {other}, whose item is still under way; "
-                        f"expected memory of its own. Give one tensor for each, or as many in turn "
-                        f"as are on their way at once, and one more."
+                        f"expected memory of its own. Give one tensor for each item."
                     )
                     raise ValueError(msg)
             self._taken.insert(at, mine)
