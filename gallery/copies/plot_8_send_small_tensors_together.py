@@ -148,9 +148,9 @@ ap.show(ap.compare(here.measurements, caption="Small tensors within the host", h
 #
 # .. dropdown:: An answer
 #
-#     The bytes are the same, 67 MB, but the rate is about a hundred times higher where the line is
-#     level than where it begins. So the small copies take about a tenth of a second, and the large
-#     one about a millisecond. `takes_s` has the rates of the record.
+#     The bytes are the same, 67 MB, but the rate is tens of times higher where the line is level
+#     than where it begins. So the small copies take about a tenth of a second, and the large one
+#     little more than a millisecond. `takes_s` has the rates of the record.
 #
 #     .. code-block:: python
 #

@@ -134,8 +134,9 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     From where the bytes take the bus as long as a chunk takes the host: with tens of microseconds
-#     and 50 GB/s, from one or two megabytes on. The function has the record's time.
+#     The bus takes longer once the bytes need as much time as the host does for a chunk: with tens
+#     of microseconds and 50 GB/s, from one to three megabytes on. The function has the record's
+#     time.
 #
 #     .. code-block:: python
 #

@@ -148,8 +148,8 @@ ap.show(ap.compare(here.measurements, highlight="submit"))
 #
 # .. dropdown:: An answer
 #
-#     From the size on where *done* begins to grow and *issued* does not. On a CPU both are the
-#     same, as a product's call returns when it is done.
+#     One does from the size on where *done* begins to grow and *issued* does not. On a CPU both are
+#     the same, as a product's call returns when it is done.
 #
 #     .. code-block:: python
 #
