@@ -5,9 +5,9 @@ Find where a copy's time goes
 
 | **You'll do:** copy the results of a GPU to the host in eight ways, and see what each costs.
 | **You'll learn:** what pinned memory, memory used again, and a stream for the copies are good for.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain` first;
-  :doc:`plot_2_five_wrong_answers` comes next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`. Next:
+  :doc:`plot_2_five_wrong_answers`.
 
 A copy can run while the GPU computes the next result, if three things come together: the host's
 memory is pinned, it was there before, and the copies have a stream of their own.
@@ -47,9 +47,8 @@ def copy_each(x, buffers, stream):
 # *pageable*: the system may move it. So the driver copies to *pinned* memory of its own, which
 # stays in its place, and from there on. The host can't go on meanwhile.
 #
-# The right way differs in one word and in one habit: it asks for pinned memory, and makes it once.
-
-
+# The right way asks for pinned memory, and makes all of it once, before the first copy:
+# ``buffers = list(memory("pinned", 20, 4000))``. Without `list` each is made when its turn comes.
 def memory(kind, count, size):
     """Memory for results, made when its turn comes."""
     return (torch.empty(size, size, pin_memory=kind == "pinned") for _ in range(count))

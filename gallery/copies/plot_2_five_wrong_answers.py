@@ -5,8 +5,8 @@ Spot the missing line: five wrong answers
 
 | **You'll do:** run five short programs that copy a result to the host, and lack one line each.
 | **You'll learn:** how each mistake looks, which real project has made it, and what finds it.
-| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
-  :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
+| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
+  :doc:`plot_1_where_a_copys_time_goes`. Next: :doc:`plot_3_copy_both_ways_while_you_compute`.
 
 All five run without an error, and their numbers are wrong.
 """
@@ -14,9 +14,8 @@ All five run without an error, and their numbers are wrong.
 # %%
 # 1: nothing tells the copy when to begin
 # ---------------------------------------
-# Two *streams* are two queues of a GPU, and neither waits for the other by itself, as in `diffusers
-# <https://github.com/huggingface/diffusers/pull/13502>`_. ``late_product`` multiplies late.
-
+# Two *streams* are two queues of a GPU, and neither waits for the other by itself: `diffusers
+# <https://github.com/huggingface/diffusers/pull/13502>`_ forgot. ``late_product`` multiplies late.
 import torch
 
 import autopar as ap
@@ -67,7 +66,7 @@ def slot_reused(x, mended):
 # 4 and 5: the host reads before the copy
 # ---------------------------------------
 # The call returns before the copy has begun. `vLLM
-# <https://github.com/vllm-project/vllm/pull/36013>`__ read it in its next step. `gpt-fast
+# <https://github.com/vllm-project/vllm/pull/36013>`__ read the result in its next step. `gpt-fast
 # <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited first, but for the *current* GPU.
 def read_early(x, mended):
     host = on_host(x).copy_(late_product(x), non_blocking=True)
@@ -142,7 +141,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# The third fails by itself, the others by delays in each run. In a real program chance decides.
+# The third fails by itself, the others because each run delays their product or copy. In a real
+# program chance decides.
 #
 # Now you
 # -------

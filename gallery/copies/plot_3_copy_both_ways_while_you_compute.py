@@ -5,8 +5,8 @@ Copy both ways while you compute
 
 | **You'll do:** send matrices to a GPU, multiply each, and bring the results back, all at once.
 | **You'll learn:** what three queues at once are worth, and which of the three sets the limit.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_2_five_wrong_answers` first; :doc:`plot_4_feed_a_training_loop` comes next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_2_five_wrong_answers`. Next: :doc:`plot_4_feed_a_training_loop`.
 
 The bus between host and GPU carries both directions at once, and the GPU computes meanwhile. So
 copying there, computing and copying back need little more time together than the longest of the

@@ -5,9 +5,9 @@ Feed a training loop
 
 | **You'll do:** train a small network, and change two lines so that the GPU need not wait for data.
 | **You'll learn:** why pinned batches alone hide nothing, and when no way of feeding can keep up.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Read
-  :doc:`plot_3_copy_both_ways_while_you_compute` first;
-  :doc:`plot_5_the_pipeline_against_its_limits` comes next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Before this:
+  :doc:`plot_3_copy_both_ways_while_you_compute`. Next:
+  :doc:`plot_5_the_pipeline_against_its_limits`.
 
 Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
 of the speed that it has with all data on the GPU already. The usual loop copies each batch when its
@@ -32,7 +32,6 @@ step is due, and the GPU computes nothing meanwhile. Pinned batches make that wa
 # The usual advice, `pin_memory=True`, makes copies quick and hides none. The GPU reads `pinned
 # memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__ by itself, but
 # copies and steps share a *stream*, which is a queue of the GPU.
-
 import itertools
 
 import torch
@@ -109,8 +108,7 @@ ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in
 
 # %%
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
-kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
-gain = wide.estimate(lambda s: s[PINNED] / s[PREFETCH])
+kept, gain = (wide.estimate(lambda s, it=it: s[it] / s[PREFETCH]) for it in (THERE, PINNED))
 caption = f"Speed-ups over .to(device); over pinned batches that of prefetch is {gain.value:.2f} ×"
 saved = max((wide.hidden(way, PARTS) for way in (PLAIN, PINNED)), key=lambda share: share.value)
 ap.show(
@@ -152,6 +150,8 @@ ap.show(ap.compare([here[way] for way in (THERE, PREFETCH)], baseline=THERE, hig
 #     What is inside is asked for batches ahead of the steps. The bar should count steps.
 #
 # .. dropdown:: An answer
+#
+#     `prefetch` goes inside: the bar asks it for a batch only when a step is due.
 #
 #     .. code-block:: python
 #

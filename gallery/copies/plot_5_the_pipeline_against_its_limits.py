@@ -5,9 +5,8 @@ Hold the pipeline against its limits
 
 | **You'll do:** copy tensors from a GPU to the host in six ways, beside the rate of the bus.
 | **You'll learn:** how near a copy comes to the bus, and what stands in between.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Read
-  :doc:`plot_4_feed_a_training_loop` first; :doc:`plot_6_the_pipeline_against_its_rivals` comes
-  next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Before this:
+  :doc:`plot_4_feed_a_training_loop`. Next: :doc:`plot_6_the_pipeline_against_its_rivals`.
 
 A GPU writes to *pinned* memory by itself, since such pages stay where they are. There a pipeline
 runs at the rate of the bus. Into ordinary memory the CPU has to copy each byte once more, and that

@@ -5,9 +5,8 @@ Hold the pipeline against its rivals
 
 | **You'll do:** bring the results of products to the host in six ways, beside the products alone.
 | **You'll learn:** which usual ways hide nothing, and what the choice of memory costs.
-| **You need:** 6 minutes, and no GPU: the GPUs' part is shown from records. Read
-  :doc:`plot_5_the_pipeline_against_its_limits` first; :doc:`plot_7_reach_the_limit_with_few_slots`
-  comes next.
+| **You need:** 6 minutes, and no GPU: the GPUs' part is shown from records. Before this:
+  :doc:`plot_5_the_pipeline_against_its_limits`. Next: :doc:`plot_7_reach_the_limit_with_few_slots`.
 
 A product takes longer than the copy of its result, so nearly all copies can hide behind the next
 product. The ways that people write hide none of them. A pipeline does, into *pinned* memory, which
@@ -94,8 +93,8 @@ ap.plot.bars(drawn[::-1], limit_s=least_s, title="Results to the host")
 ap.plot.show("b5_against_the_rivals")
 
 # %%
-# The table has *.cpu() each*, too: each copy waits for fresh memory. *Saved* is by the
-# clock, a share of the copies' time. Ordinary memory needs the CPU, so its bound is lower.
+# The table has *.cpu() each*, too: each copy waits for fresh memory. *Saved* is by the clock, a
+# share of the copies' time. Ordinary memory needs the CPU, so its claim asks for 60 % only.
 
 into_pinned = "Into pinned memory the pipeline saves most of the copies' time."
 into_touched = "Into touched ordinary memory it saves most, too."

@@ -5,9 +5,8 @@ Reach the limit with few slots
 
 | **You'll do:** run a copy pipeline in three regimes; then give it one slot, two, and more.
 | **You'll learn:** what the limit is in each case, and how many slots are enough.
-| **You need:** 7 minutes, and no GPU: the GPU's part is shown from records. Read
-  :doc:`plot_6_the_pipeline_against_its_rivals` first; :doc:`plot_8_send_small_tensors_together`
-  comes next.
+| **You need:** 7 minutes, and no GPU: the GPU's part is shown from records. Before this:
+  :doc:`plot_6_the_pipeline_against_its_rivals`. Next: :doc:`plot_8_send_small_tensors_together`.
 
 Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
 slowest station is done. How near a pipeline comes depends on which station that is. For
@@ -142,15 +141,16 @@ ap.show(
 #
 # Now you
 # -------
-# How much pinned memory does a pipeline take that copies both ways?
+# How much pinned memory does a pipeline take that copies both ways, with the three slots of 32 MiB
+# in each direction that it has by default?
 #
 # .. dropdown:: A hint
 #
-#     Each direction has slots of its own, whose size is a power of two.
+#     Each direction has slots of its own.
 #
 # .. dropdown:: An answer
 #
-#     192 MiB, as it has by default three slots of 32 MiB in each direction.
+#     192 MiB: twice three slots. A slot whose size is no power of two is rounded down to one.
 #
 #     .. code-block:: python
 #

@@ -5,9 +5,8 @@ Send small tensors together
 
 | **You'll do:** bring thousands of small tensors from a GPU to the host, one by one and together.
 | **You'll learn:** why their bytes hardly matter, and from which size on they do.
-| **You need:** 6 minutes, and no GPU: the GPU's part is shown from records. Read
-  :doc:`plot_7_reach_the_limit_with_few_slots` first; :doc:`plot_9_what_a_pipeline_costs` comes
-  next.
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from records. Before this:
+  :doc:`plot_7_reach_the_limit_with_few_slots`. Next: :doc:`plot_9_what_a_pipeline_costs`.
 
 Each copy costs the host some time, however few its bytes are. So thousands of small tensors are
 limited by their number, not by the bus. A pipeline puts them together on the GPU, copies them in
@@ -149,8 +148,9 @@ ap.show(ap.compare(here.measurements, caption="Small tensors within the host", h
 #
 # .. dropdown:: An answer
 #
-#     The bytes are the same, 67 MB. At 1 GB/s, about where the line begins, they take 67 ms, and at
-#     50 GB/s, about where it is level, 1.3 ms. `takes_s` has the rates of the record.
+#     The bytes are the same, 67 MB, but the rate is tens of times higher where the line is level
+#     than where it begins. So the small copies take about a tenth of a second, and the large one
+#     little more than a millisecond. `takes_s` has the rates of the record.
 #
 #     .. code-block:: python
 #

@@ -5,9 +5,8 @@ Know what a pipeline costs
 
 | **You'll do:** send thousands of chunks through a pipeline that are too small to wait for.
 | **You'll learn:** how much host time and pinned memory a pipeline takes.
-| **You need:** 4 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_8_send_small_tensors_together` first;
-  :doc:`plot_10_who_holds_the_gil` comes next.
+| **You need:** 4 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_8_send_small_tensors_together`. Next: :doc:`plot_10_who_holds_the_gil`.
 
 A pipeline is not free: it takes tens of microseconds of the host for each chunk that it copies, and
 *pinned* memory, which the system can't move. Both are known before a program is written.
@@ -135,9 +134,11 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     With 30 µs for a chunk and a bus of 50 GB/s, from 1.5 MB on.
+#     The bus takes longer once the bytes need as much time as the host does for a chunk: with tens
+#     of microseconds and 50 GB/s, from one to three megabytes on. The function has the record's
+#     time.
 #
 #     .. code-block:: python
 #
-#         def bytes_where_even(host_s=30e-6, bytes_per_s=50e9):
-#             return host_s * bytes_per_s
+#         def bytes_where_even(way=TO_HOST, bytes_per_s=50e9):
+#             return spent.measurements[way].median_s / COST["count"] * bytes_per_s

@@ -5,8 +5,9 @@ Aggregate gradients while backward still runs
 
 | **You'll do:** train one network on two GPUs, and add up their gradients in four ways.
 | **You'll learn:** how gradients travel while others are computed, and that hidden is not saved.
-| **You need:** 12 minutes, and no GPU: the part for two GPUs is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first.
+| **You need:** 12 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Next:
+  :doc:`plot_2_more_devices_more_speed`.
 
 Each GPU computes the gradients of its share of the batch, and all need the sum. The backward pass
 starts with the last layer, whose gradients can travel while it computes those of the others.
@@ -15,9 +16,8 @@ starts with the last layer, whose gradients can travel while it computes those o
 # %%
 # An exchange after backward hides nothing
 # ----------------------------------------
-# Every GPU has a process of its own, called a *rank*, with a copy of the network. It divides its
-# loss by the rows of the whole batch, so that the sum over ranks is right. An *all-reduce* gives
-# each rank the sum. NVIDIA's library NCCL does it among GPUs; the chapter adds on the CPU.
+# Each GPU has a process, a *rank*, with a copy of the network. It divides its loss by the rows of
+# all ranks, so the sum is right. An *all-reduce* gives each the sum: by NVIDIA's NCCL among GPUs.
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -45,9 +45,9 @@ def after_backward(model, *share, place):
 #
 # Buckets travel during backward
 # ------------------------------
-# One message for all has to wait for the last gradient, and a message for each is too many. So they
-# are packed in *buckets* of about one size (1). NCCL sends a bucket on a *side stream*, a second
-# queue of the GPU, while backward goes on (2). Then the gradients are views of the sums (3).
+# One message for all waits for the last gradient, and one for each is too many. So they are packed
+# in *buckets* of about one size (1). NCCL sends a bucket on a *side stream*, a second queue of the
+# GPU, while backward goes on (2). Then the gradients are views of the sums (3).
 def send(made, sent):
     if made:
         flat = nn.utils.parameters_to_vector(p.grad for p in made)  # 1

@@ -5,10 +5,9 @@ More devices, more speed?
 
 | **You'll do:** give the chapter's products and a step of training to one GPU, and to more.
 | **You'll learn:** strong and weak scaling, and what limits each.
-| **You need:** 6 minutes, and no GPU: the part for several GPUs is shown from a record. Read
-  :doc:`plot_1_add_gradients_up_during_backward` first;
-  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` has the products, and
-  :doc:`plot_3_copies_between_gpus` comes next.
+| **You need:** 6 minutes, and no GPU: the part for several GPUs is shown from a record. Before
+  this: :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once`, which has the products, and
+  :doc:`plot_1_add_gradients_up_during_backward`. Next: :doc:`plot_3_copies_between_gpus`.
 
 Two GPUs do a fixed amount of work in half of the time at best. This is *strong scaling*. Or they do
 twice the work in the same time, which is *weak scaling*. Products reach both limits; training has

@@ -3,12 +3,11 @@
 Copy from one GPU to the next
 =============================
 
-| **You'll do:** copy the results of products to the host and to another GPU, and then from all GPUs
-  at once.
+| **You'll do:** copy results of products to the host and to another GPU; then from all at once.
 | **You'll learn:** that both hide behind products alike, and which copies get in each other's way.
-| **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` and
-  :doc:`plot_2_more_devices_more_speed` first.
+  :doc:`plot_2_more_devices_more_speed`.
 
 What one GPU has made and another one needs can go by way of the host, or directly. The direct way
 is used like the other one, and is several times faster.
@@ -17,10 +16,9 @@ is used like the other one, and is several times faster.
 # %%
 # By way of the host it takes two copies
 # --------------------------------------
-# It is tempting to bring results to the host, from which all can get them. Each GPU reaches the
-# host by PCIe, and then the other one has to get them by PCIe, too. A copy goes to a *side stream*,
-# a second queue of the GPU that has the data, and waits for an event behind its product. So the GPU
-# can go on with the next product.
+# It is tempting to bring results to the host, from which all can get them. They take PCIe to the
+# host, and PCIe again to the other GPU. A copy goes to a *side stream*, a second queue of the GPU
+# that has the data, and waits for an event behind its product. So the next product need not wait.
 import torch
 
 import autopar as ap
@@ -105,7 +103,7 @@ ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of 
 # column counts the bytes of all copies. To the host, two GPUs reach twice as much together if each
 # has a bus of its own. More may get in each other's way where they share a part of it, or the
 # host's memory is busy. From GPU to GPU they reach hardly more, as if they took turns. PyTorch lets
-# such a copy wait for the current streams of both GPUs, which may be why; nothing here tests it.
+# the current streams of both GPUs wait for such a copy, which may be why; nothing here tests it.
 
 # Folded: the rates
 rows, count = [], copies.values["GPUs"]
@@ -143,18 +141,20 @@ ap.show(
 #
 # .. dropdown:: A hint
 #
-#     Which streams does a copy wait for, and on which is it queued?
+#     What waits for a copy, beside the stream on which it is queued?
 #
 # .. dropdown:: An answer
 #
-#     Each is queued on a side stream, so that no copy stands on a stream that the other waits for.
+#     The current stream of the GPU that gets a copy waits for it. So all side streams take their
+#     place behind the products before the first copy is queued, and no copy waits for another.
 #
 #     .. code-block:: python
 #
 #         def at_once(pairs):
-#             for place, y in pairs:
-#                 side = torch.cuda.Stream(y.device)
-#                 side.wait_stream(torch.cuda.current_stream(y.device))  # which made y
+#             sides = [torch.cuda.Stream(y.device) for _, y in pairs]
+#             for side in sides:
+#                 side.wait_stream(torch.cuda.current_stream(side.device))  # which made y
+#             for side, (place, y) in zip(sides, pairs, strict=True):
 #                 with torch.cuda.stream(side):
 #                     place.copy_(y, non_blocking=True)
 #                 y.record_stream(side)

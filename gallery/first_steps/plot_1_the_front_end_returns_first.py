@@ -7,7 +7,7 @@ Watch the front end return first
   wait returns, and until the results are there.
 | **You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
 | **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. This is the
-  first page; :doc:`plot_2_two_devices_at_once` builds on it.
+  first page. Next: :doc:`plot_2_two_devices_at_once`.
 
 A call of PyTorch's for a GPU only puts work into a queue. It returns long before the work is done,
 so a clock that stops then has timed the queueing. The usual cure, `torch.cuda.synchronize()`, has
@@ -19,7 +19,6 @@ a trap of its own: it waits for one GPU, which need not be the one that works.
 # ----------------------
 # PyTorch's functions are its *front end*: they check their arguments and launch a *kernel*, the
 # program that the GPU runs. A launch takes some microseconds, however large the product.
-
 import torch
 
 import autopar as ap
@@ -141,7 +140,7 @@ ap.show(ap.compare(here.measurements, highlight="submit"))
 # %%
 # Now you
 # -------
-# Time one product, for sizes from 64 to 4000. From which size on is the GPU slower than the host?
+# Time products of sizes 64 to 4000 on a GPU. From which on does one take longer than its launch?
 #
 # .. dropdown:: A hint
 #
@@ -149,11 +148,12 @@ ap.show(ap.compare(here.measurements, highlight="submit"))
 #
 # .. dropdown:: An answer
 #
-#     Where *done* begins to grow and *issued* does not.
+#     One does from the size on where *done* begins to grow and *issued* does not. On a CPU both are
+#     the same, as a product's call returns when it is done.
 #
 #     .. code-block:: python
 #
-#         def one_product(device=ap.try_gpu(), sizes=(64, 256, 1024)):
+#         def one_product(device=ap.gpu(0), sizes=(64, 256, 1024, 4000)):
 #             for size in sizes:
 #                 x = ap.workload.matrix(size, device)
 #                 for label, devices in (("issued", ()), ("done", [device])):

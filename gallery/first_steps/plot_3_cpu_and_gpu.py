@@ -6,8 +6,8 @@ Run the CPU and a GPU at the same time
 | **You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU and ten larger
   ones on a GPU, in both orders.
 | **You'll learn:** why the order of two independent lines matters, and how lanes mend it.
-| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_2_two_devices_at_once` first; :doc:`plot_4_compute_and_copy` comes next.
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_2_two_devices_at_once`. Next: :doc:`plot_4_compute_and_copy`.
 
 A CPU and a GPU can work at the same time, and two lines that need nothing of each other may run in
 any order. In plain PyTorch the order decides all the same: if the line for the CPU comes first, the
@@ -19,7 +19,6 @@ GPU waits for it. On lanes this order runs in parallel, too, as it does in MXNet
 # -----------------------------
 # This is the book's order. A CPU operator returns when its result is there. Only then does the host
 # come to the second line. `annotate` names its products in the timeline.
-
 import torch
 
 import autopar as ap
@@ -64,7 +63,8 @@ def on_lanes(x, u, count, cpu_lane, gpu_lane):
 
 
 # %%
-# In :timeline:`lanes, CPU first` both begin together. (Tables of the picture count fills, too.)
+# In :timeline:`lanes, CPU first` both begin together. The table below a timeline may count two
+# spans for each product of the GPU: its kernel, and one that fills memory for it.
 #
 # `race` compares all results, times the ways beside their parts, and takes timelines.
 

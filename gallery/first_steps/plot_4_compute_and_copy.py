@@ -6,9 +6,8 @@ Hide the copies behind the computing
 | **You'll do:** compute 50 products on a GPU and copy their results to the CPU, first as the book
   does, then in a way that hides the copies.
 | **You'll learn:** why `non_blocking=True` alone hides nothing, and which five lines do.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_5_why_the_book_prints_a_gain` comes
-  next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_1_the_front_end_returns_first`. Next: :doc:`plot_5_why_the_book_prints_a_gain`.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.
 The book's code makes them take turns. On a second stream every copy but the last can hide.

@@ -5,9 +5,8 @@ Find out why the book prints a gain
 
 | **You'll do:** copy results to the host in the book's two ways, and one result in three.
 | **You'll learn:** why the second way is faster though it hides nothing, and what new memory costs.
-| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_4_compute_and_copy` first; :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes`
-  comes next.
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_4_compute_and_copy`. Next: :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes`.
 
 In the book, computing and copying takes less time with `non_blocking=True`. It looks like overlap,
 but nothing overlaps: the first way copies to memory that the program has never used, and the system
@@ -43,8 +42,9 @@ def first_way(x, count):
 #
 # The second way keeps its memory
 # -------------------------------
-# The difference is one word. With it torch copies to *pinned* memory, which stays in its place, so
-# that the GPU can write to it. Making it takes long, but torch keeps it for the next results.
+# The second way asks for `non_blocking=True`, and leaves out the wait. Its copies go to *pinned*
+# memory, which stays in its place, so that the GPU can write to it. Making it takes long, but torch
+# keeps it for the next results.
 
 
 def second_way(x, count):
@@ -147,7 +147,8 @@ ap.show(ap.compare(here.measurements, highlight="into touched memory"))
 #
 # .. dropdown:: A hint
 #
-#     A number has four bytes. The caption of the last table has nearly the answer.
+#     A number has four bytes. The caption of the table above, with the page faults of fresh memory,
+#     has nearly the answer.
 #
 # .. dropdown:: An answer
 #

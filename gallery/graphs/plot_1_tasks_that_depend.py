@@ -5,9 +5,9 @@ Run tasks that depend on each other
 
 | **You'll do:** factor a matrix on two GPUs, in tiles, where almost every task waits for others.
 | **You'll learn:** how a graph finds what may run at once, and the least time of its tasks.
-| **You need:** 8 minutes, and no GPU: the part for two GPUs is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` first;
-  :doc:`plot_2_the_figure_made_real` comes next.
+| **You need:** 8 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
+  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once`. Next:
+  :doc:`plot_2_the_figure_made_real`.
 
 Say what each task changes, and a graph finds by itself what may run at once. A Cholesky
 factorisation in tiles then takes two GPUs far less time than its tasks take in turn.
@@ -18,7 +18,6 @@ factorisation in tiles then takes two GPUs far less time than its tasks take in 
 # ----------------------------------------
 # A Cholesky factorisation splits a matrix into a factor L, with zeros above its diagonal, and its
 # transpose. In square tiles it takes three functions. Each changes the tile that it is given first.
-
 import matplotlib.pyplot as plt
 import torch
 
@@ -40,7 +39,8 @@ def gemm(a, left, right):  # subtract what a finished column contributes to a ti
 # %%
 # The textbook's loop, below, goes column by column, and hands each task to a function `do`. It is
 # tempting to let `do` run it on the spot. Two GPUs then need each copy and each wait from you. Look
-# at :timeline:`tasks one after another`: while one GPU works, the other one waits.
+# at :timeline:`tasks one after another`: while one GPU works, the other one waits. Here the host
+# times each task, with its launch and its wait, so copies look longer than in the graph.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------

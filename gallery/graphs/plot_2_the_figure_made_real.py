@@ -5,8 +5,8 @@ Train on a CPU and two GPUs
 
 | **You'll do:** run the step of training that the book only draws, on a CPU and two GPUs.
 | **You'll learn:** how plain code becomes a graph of tasks, and what that is good for.
-| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
-  :doc:`plot_1_tasks_that_depend` first.
+| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
+  :doc:`plot_1_tasks_that_depend`. Next: :doc:`plot_3_let_the_graph_find_the_parallelism`.
 
 Plain PyTorch with all waits right is about as fast here as a graph. The graph finds copies, waits
 and an order by itself, from what tasks read and write, and draws the `figure of the book
@@ -17,7 +17,6 @@ and an order by itself, from what tasks read and write, and draws the `figure of
 # Plain PyTorch is fast where every wait is right
 # -----------------------------------------------
 # Each GPU has half of the batch and its *replica*, a copy of the weights. It computes gradients.
-
 import torch
 
 import autopar as ap
@@ -34,8 +33,6 @@ def on_each_gpu(shares):
 # %%
 # The CPU adds the gradients, updates the weights, and sends them back. Both GPUs compute at the
 # same time, since launches return at once.
-
-
 def plain_step(shares, weights, totals, rate):
     here = [[it.to("cpu", non_blocking=True) for it in part] for part in on_each_gpu(shares)]  # 1
     ap.synchronize()  # 2
@@ -113,8 +110,8 @@ STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
 products = {f"mm_{n}" if n else "mm": STEPS[n % len(STEPS)] for n in range(2 * len(STEPS))}
 shown["names"] = lambda name: products.get(bare := name.split(" to ")[0].split(" on ")[0], bare)
 ap.plot.graph(run, arrows=gpus.values, columns=True, title=title, **shown)
-busy = [f"{gpu}: {100 * run.busy_s(gpu) / run.makespan_s:.0f} %" for gpu in BOOK["devices"]]
-ap.plot.show("e4_the_figure_made_real", look=f"Look at how long GPUs compute: {', '.join(busy)}.")
+look = "Look at gradient w1 → sum w1 → new w1 → renew w1, the end of the longest chain of tasks."
+ap.plot.show("e4_the_figure_made_real", look=look)
 
 # %%
 # The graph is at least as fast as the careful code
@@ -152,6 +149,8 @@ ap.show(ap.compare([here[way] for way in estimates], **table))
 #     What is changed in place? Name it in `writes`.
 #
 # .. dropdown:: An answer
+#
+#     None has to: the graph finds them from `writes`.
 #
 #     .. code-block:: python
 #

@@ -5,8 +5,8 @@ Let the graph find the parallelism
 
 | **You'll do:** hand a model to `TaskGraph.trace` and `capture`, which run its paths at once.
 | **You'll learn:** what branches of a CUDA graph gain over one chain, and what limits the gain.
-| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_2_the_figure_made_real`. Next: :doc:`plot_4_does_it_run_as_planned`.
 
 The kernels of a small model leave most of a GPU idle, and yet they run one after another. Two lines
 find those that don't need each other, in unchanged code, and run them at the same time.

@@ -5,8 +5,8 @@ Does it run as planned?
 
 | **You'll do:** plan random graphs of a hundred tasks over two GPUs and a CPU, then run them.
 | **You'll learn:** what a plan knows, and how close a run comes to it.
-| **You need:** 7 minutes, and no GPU: the part for two GPUs is shown from a record. Read
-  :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
+| **You need:** 7 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
+  :doc:`plot_1_tasks_that_depend`. Next: :doc:`plot_5_how_fine_may_tasks_be`.
 
 A *plan* says before a run which task goes where, and when. Of each task it knows what it waits for,
 and how long it takes. Where tasks take a millisecond and more, that tells when the run will end.

@@ -5,8 +5,8 @@ How fine may tasks be?
 
 | **You'll do:** cut the same work into finer and finer tasks, and give them to two threads.
 | **You'll learn:** below which length a task costs more than it brings.
-| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Read
-  :doc:`plot_1_tasks_that_depend` first; :doc:`/benchmarks` has all numbers, and the graph's goals.
+| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Before this:
+  :doc:`plot_1_tasks_that_depend`. Next: :doc:`plot_6_run_whole_models`. Goals: :doc:`/benchmarks`.
 
 More tasks give a scheduler more to run at the same time, but each has its price: it is queued, a
 worker wakes for it, and somebody hears of its end. If its work takes no longer than that, the work

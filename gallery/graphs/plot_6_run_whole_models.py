@@ -6,7 +6,7 @@ Run whole models as graphs
 | **You'll do:** trace models of a library, as they are, and run them as graphs.
 | **You'll learn:** what a graph costs or gains where little can run at once; when `capture` pays.
 | **You need:** 5 minutes, and no GPU: the parts for one and for many cores are shown from records.
-  Read :doc:`plot_3_let_the_graph_find_the_parallelism` first.
+  Before this: :doc:`plot_3_let_the_graph_find_the_parallelism`.
 
 Most models are nearly a chain, so little runs at once. Captured, they gain what launches took.
 """
@@ -42,8 +42,9 @@ def as_graph(model, x, way):
 
 # %%
 # The models come from `transformers <https://huggingface.co/docs/transformers/index>`_, with random
-# weights. All are small, with short inputs, the hardest case: a task's cost can hide in little. All
-# results equal eager code's bit for bit, but for sums that fewer threads of a CPU share.
+# weights. All are small, with short inputs, the hardest case: a task's cost can hide in little. On
+# a GPU all results equal eager code's bit for bit. On a CPU fewer threads may add up in another
+# order, so there results of measured graphs may differ in their last digits.
 
 # Folded: the models, and how each was timed
 MODELS = "Bert Roberta Albert Electra Phi DistilBert Llama Mistral Qwen2 Olmo2 Gemma Mixtral GPT2"
@@ -119,7 +120,7 @@ look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTU
 ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# In the columns of runs, below 1 × a model is slower as a graph. Claims are of the middle one. On a
+# Below 1 × a model is slower as a graph, in the claims as well, which are of the median gain. On a
 # CPU, `measure` takes few threads: :doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu`.
 
 # Folded: the table and the claims
@@ -127,14 +128,13 @@ eager_ms = [f"{1e3 * median_s[f'{name}: eager']:.2f} ms" for name in MODELS]
 columns = [[f"{gain:.2f} ×" for gain in found] for found in gained.values()]
 rows = zip(MODELS, eager_ms, *columns, strict=True)
 slowest = min(zip(gained[MEASURED], MODELS, strict=True))[1]
-run, tuned = (gpu.estimate(lambda s, way=way: 1 / median(gains(s, way))) for way in WAYS[:2])
-on_cpu = cpu.estimate(lambda s: 1 / median(gains(s, MEASURED, ON_CPU["models"])))
-captured = gpu.estimate(lambda s: median(gains(s, CAPTURE)))
+run, tuned, captured = (gpu.estimate(lambda s, way=way: median(gains(s, way))) for way in WAYS)
+on_cpu = cpu.estimate(lambda s: median(gains(s, MEASURED, ON_CPU["models"])))
 ap.show(
     ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin, highlight=[slowest]),
-    ap.claim("A traced model takes at most 1.2 × eager's time.", run, at_most=1.2, unit="×"),
-    ap.claim("A measured graph takes at most 1.05 × eager's time.", tuned, at_most=1.05, unit="×"),
-    ap.claim("On a CPU it takes at most 1.05 × eager's time.", on_cpu, at_most=1.05, unit="×"),
+    ap.claim("A traced model keeps most of eager code's speed.", run, at_least=1 / 1.2, unit="×"),
+    ap.claim("A measured graph is hardly slower than eager.", tuned, at_least=1 / 1.05, unit="×"),
+    ap.claim("On a CPU, too, it is hardly slower than eager.", on_cpu, at_least=1 / 1.05, unit="×"),
     ap.claim("A captured model is clearly faster.", captured, at_least=1.5, unit="×"),
 )
 

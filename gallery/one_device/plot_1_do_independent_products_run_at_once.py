@@ -5,9 +5,8 @@ Do independent products run at once?
 
 | **You'll do:** exercise 1 of the chapter: do independent products run in parallel on one GPU?
 | **You'll learn:** why streams gain nothing for large products, and make small ones slower.
-| **You need:** 7 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_small_operators`
-  comes next.
+| **You need:** 7 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Next: :doc:`plot_2_small_operators`.
 
 By itself PyTorch runs independent products one after another. On several streams large ones nearly
 take turns, since each fills the GPU. Small ones leave room, but the host is too slow to use it.
@@ -102,6 +101,7 @@ ap.show_timelines(large, "x1_large_products", title=f"Products of {LARGE} × {LA
 # --------------------------------
 # Look at the gaps between the bars here. The GPU is done with a small product before the host has
 # launched the next, so hardly any two overlap. Under the profiler the gaps are wider than without.
+# The table may count two spans for a product, as a second kernel adds up parts of its result.
 small = {way: gpu.timelines[f"{SMALL}, {way}"] for way in (ONE, STREAMS)}
 ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 

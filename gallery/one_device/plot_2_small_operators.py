@@ -7,9 +7,8 @@ Run small operators at once
   `chapter <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small
   products on one GPU, in each way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one GPU, and how to get it.
-| **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes
-  next.
+| **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_1_do_independent_products_run_at_once`. Next: :doc:`plot_3_cpu_gpu_and_the_bus`.
 
 A small operator leaves room on a GPU for others beside it. Launches from Python come too slowly to
 fill this room. One launch for all operators can fill it. Operators of one shape make a batch, and

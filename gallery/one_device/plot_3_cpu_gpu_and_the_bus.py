@@ -6,8 +6,8 @@ Use the CPU, a GPU and the bus at the same time
 | **You'll do:** exercise 3 of the chapter: products on a GPU, copies of their results to the host,
   and products on the CPU, first in turn and then all at once.
 | **You'll learn:** which of the three has to wait for which, and how little that costs.
-| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_2_small_operators` first; :doc:`plot_4_small_operators_on_a_cpu` comes next.
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Before this:
+  :doc:`plot_2_small_operators`. Next: :doc:`plot_4_small_operators_on_a_cpu`.
 
 The CPU, the GPU and the bus, which is the link between their memories, can all work at once. A
 *lane*, a queue with a thread of its own, keeps the CPU's products from holding up the program. A

@@ -7,8 +7,8 @@ Give each CPU thread its own operator
   `chapter <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small
   products on one CPU, with all threads inside each product, and with a thread for each.
 | **You'll learn:** from which size on parallelism pays on one CPU, and how to get it.
-| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Read
-  :doc:`plot_3_cpu_gpu_and_the_bus` first; :doc:`plot_5_the_engine_of_mxnet` comes next.
+| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Before this:
+  :doc:`plot_3_cpu_gpu_and_the_bus`. Next: :doc:`plot_5_the_engine_of_mxnet`.
 
 PyTorch's threads all work inside one operator. A small one has too little to do for them. With a
 thread of its own for each of several operators, all threads have work.

@@ -5,9 +5,9 @@ Get back what MXNet's engine does
 
 | **You'll do:** give the same small products to MXNet, to PyTorch and to a graph, on two threads.
 | **You'll learn:** what the engine of the chapter's first framework finds, and PyTorch doesn't.
-| **You need:** 4 minutes, and neither a GPU nor MXNet: a record shows what it does. Read
-  :doc:`plot_4_small_operators_on_a_cpu` first; :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`
-  comes next.
+| **You need:** 4 minutes, and neither a GPU nor MXNet: a record shows what it does. Before this:
+  :doc:`plot_4_small_operators_on_a_cpu`. Next:
+  :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`.
 
 The chapter was first written for MXNet, whose *engine* notes what each operator reads and writes,
 and runs at once what it may. A graph of tasks gives this back to PyTorch.

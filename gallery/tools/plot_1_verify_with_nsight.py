@@ -5,9 +5,9 @@ Verify it with Nsight
 
 | **You'll do:** exercise 4 of the chapter: look at products and copies with Nsight's two profilers.
 | **You'll learn:** which of the two tools answers which question, and how to ask it.
-| **You need:** 8 minutes, and neither a GPU nor the tools: records show what they say. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first;
-  :doc:`plot_2_three_clocks_one_answer` comes next.
+| **You need:** 8 minutes, and neither a GPU nor the tools: records show what they say. Before this:
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Next:
+  :doc:`plot_2_three_clocks_one_answer`.
 
 Does anything wait that could run? Nsight Systems answers by a timeline of the whole program. Does
 what runs use the GPU? Nsight Compute answers by counters of one *kernel*, a function on the GPU.
@@ -56,7 +56,7 @@ for command in (nsight.SYSTEMS, nsight.EXPORT, nsight.COMPUTE):
 # Nsight Systems: does anything wait?
 # -----------------------------------
 # `python -m autopar timeline FILE` reads such a file (:doc:`/howto/profile_your_own_program`). Try
-# :download:`one from two H200s <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`.
+# :download:`one of ours <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`.
 
 # Folded: the program, under Nsight Systems
 BOOK, SIDES = {"count": 20, "size": 4000}, {"sizes": [256, 1024, 4000]}
@@ -100,9 +100,9 @@ ap.show(
 # %%
 # Nsight Compute: does what runs fill the GPU?
 # --------------------------------------------
-# It runs a kernel over and over, and reads other counters each time. As many blocks of threads as
-# the GPU can hold at once are a *wave*. In the table, compare the first row with the last: a small
-# product is less than a wave, and most arithmetic units stay idle. A large one keeps them busy, so
+# It runs each kernel of the range `compute`, and no other, many times, to read counters. As many
+# blocks of threads as fit on a GPU at once are a *wave*. Compare the first row with the last: a
+# small product is less than a wave, and leaves most units idle. A large one keeps them busy, so
 # streams gain little: :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`.
 
 
