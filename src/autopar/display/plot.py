@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
+from autopar.display.format import (
+    format_seconds,
+    median_of,
+    origins_of,
+    printable,
+    short_origins,
+    unit_of,
+)
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, layout_of, scale_of
 from autopar.display.show import RICH, Note, speaks
 from autopar.display.show import show as show_thing
@@ -261,7 +268,7 @@ def show(name: str, *origins: str, look: str | Measurements = "") -> str | None:
     if not os.environ.get(RICH):
         _show_open(name)
     if not isinstance(look, str):
-        told = (f"{one.label!r}: {format_seconds(one.median_s)}" for one in distinct(look))
+        told = (f"{one.label!r}: {median_of(one)}" for one in distinct(look))
         look = f"Look at {'; '.join(told)}."
     return show_thing(Note(look)) if look else None
 

@@ -24,7 +24,7 @@ from autopar.display.format import badge, format_seconds, origins_of, printable,
 from autopar.display.page import page
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, scale_of
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, to_look_at
+from autopar.display.text import lane_table, legend, panels_of, picture, sentences, to_look_at
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
@@ -86,7 +86,7 @@ class Drawing:
         for name, timeline in self.panels:
             lines += picture(timeline, self.scale_s, name)
         lines += [f"limit {format_seconds(self.limit_s)}"] if self.limit_s else []
-        lines.append("   ".join(f"{MARKS[kind]} {kind}" for kind in self.kinds))
+        lines.append(legend(self.kinds))
         return printable("\n".join([*lines, *self.origins]))
 
     __repr__ = __str__

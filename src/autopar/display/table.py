@@ -16,9 +16,11 @@ from autopar.display.format import (
     figures,
     format_seconds,
     like,
+    median_of,
     percent,
     printable,
     short_origins,
+    times_as_fast,
 )
 from autopar.refusal import several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
@@ -263,7 +265,7 @@ def compare(
         "work": labels,
         "median": [format_seconds(one.median_s) + s for one, s in zip(chosen, stars, strict=True)],
         # Before the others: on a telephone the last columns have to be scrolled to.
-        "speed-up": known("{:.2f} ×".format, speedups),
+        "speed-up": known(times_as_fast, speedups),
         limit_name + _SHARE: known(percent, shares),
         limit_name: known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
@@ -277,10 +279,9 @@ def compare(
         bold = _worth_a_look(shares, speedups)
     looks, is_said = [], baseline is None  # over what a speed-up is
     for at in bold:
-        told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
+        told = [median_of(chosen[at])]
         if (speedup := speedups[at]) and labels[at] != baseline:
-            exact = f"{speedup:.{2 + (round(speedup, 2) == 1)}f}"  # 0.996 is no 1.00
-            told.append(f"{exact} × the speed of {baseline!r}")
+            told.append(f"{times_as_fast(speedup)} the speed of {baseline!r}")
             is_said = True
         if share := shares[at]:
             told.append(f"the {limit_name} is {percent(share)} of its time")
