@@ -162,15 +162,15 @@ def draw(
         TypeError: `timelines` is neither a Timeline nor a mapping to such.
         ValueError: There is nothing to draw, there is no title, or the limit is not a time.
 
-    >>> from autopar.timeline.span import Span
-    >>> copies = Span("D2H", "bus", 3.0, 5.0, "copy")
-    >>> print(draw(Timeline((Span("mm", "stream", 0.0, 4.0), copies)), title="A copy, half hidden"))
+    >>> import autopar as ap
+    >>> run = ap.Timeline([ap.Span("mm", "stream", 0, 4), ap.Span("D2H", "bus", 3, 5, "copy")])
+    >>> print(ap.draw(run, title="A copy, half hidden"))
     A copy, half hidden
     makespan: 5.000 s
       stream  |################################################            | busy 4.000 s
       bus     |                                    ========================| busy 2.000 s
       copies 50.0 % hidden behind compute
-    # compute   = copy
+    # compute   = copy   . less than half of a mark's time
     """
     panels = panels_of("timelines", timelines)
     if not isinstance(title, str) or not title.strip():

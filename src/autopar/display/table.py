@@ -155,7 +155,8 @@ def tabulate(
         ValueError: There are no rows, one is longer or shorter than the headers, or one to look at
             is not there.
 
-    >>> print(tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
+    >>> import autopar as ap
+    >>> print(ap.tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
     link          GB/s
     ------------  ----
     PCIe 5.0 x16  63.0
@@ -226,9 +227,10 @@ def compare(
             or the baseline or a part names a label that is not there; of the findings a check has
             failed.
 
-    >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
-    >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
-    >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
+    >>> import autopar as ap
+    >>> serial = ap.Measurement("serial", (0.188, 0.189, 0.190))
+    >>> overlapped = ap.Measurement("overlapped", (0.140, 0.140, 0.142))
+    >>> print(ap.compare([serial, overlapped], limit_s=0.131, baseline="serial"))
     work          median  speed-up  limit / time     limit  spread (IQR)
     ----------  --------  --------  ------------  --------  ------------
     serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
