@@ -45,7 +45,7 @@ def pytest_unconfigure(config):
 
 
 def _let_examples_import_what_they_use(items):
-    """Run those of the reference as a reader who copied them would, without their module's names."""
+    """Run those of the reference as a reader does who copied them: without names of a module."""
     examples = [item for item in items if isinstance(item, pytest.DoctestItem)]
     things = [getattr(autopar, name) for name in autopar.__all__] if examples else []
     public = [f"{one.__module__}.{one.__qualname__}." for one in things if callable(one)]

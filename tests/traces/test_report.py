@@ -130,6 +130,9 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(parsed("kernel 0..4 by -0.001"))
     assert "No findings: nothing is certain that keeps it from that." in said
+    one, several = parsed("kernel 0..1; copy 1..9"), len(Report(BUSY, name="t").findings)
+    for each, many in ((one, "One finding"), (BUSY, f"{several} findings")):
+        assert f"{many} of 1.0 % of the time or more." in text_of(each)
     of_cpu = parsed("range step 0..5; range inner 1..2")
     said = text_of(of_cpu)
     assert "No work of a GPU is in it." in said

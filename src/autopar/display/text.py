@@ -91,12 +91,12 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
         for kind, same in grouped(spans, attrgetter("kind")).items():
             places = (intervals_of(same) - timeline.start_s) / scale_s * count
             ends = np.arange(count + 1.0)
-            busy = length_within(covered(places), ends[:-1], ends[1:]).round(6)
+            shares = length_within(covered(places), ends[:-1], ends[1:]).round(6)
             # However short one is, its cell is marked: else it would seem not there.
             starts = np.minimum(places[:, 0].round(6), count - 1).astype(int)
-            for cell in {*starts.tolist(), *np.flatnonzero(busy).tolist()}:
+            for cell in {*starts.tolist(), *np.flatnonzero(shares).tolist()}:
                 if cells[cell] in (" ", SPARSE):  # what fills a cell is not written over
-                    cells[cell] = MARKS[kind] if busy[cell] >= _HALF else SPARSE
+                    cells[cell] = MARKS[kind] if shares[cell] >= _HALF else SPARSE
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
     return lines + [f"  {said}" for said in [*_left_out(timeline), *hidden_shares(timeline)]]
