@@ -136,10 +136,9 @@ class TaskGraph(Closed):
 
         >>> import torch
         >>> import autopar as ap
-        >>> graph, result = ap.TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
+        >>> graph, result = ap.TaskGraph.trace(lambda x: {"y": x @ x.t()}, torch.ones(1, 2))
         >>> graph.run()[result]
-        {'y': tensor([[2., 2.],
-                [2., 2.]])}
+        {'y': tensor([[2.]])}
         """
         graph = cls()
         result = graph.add_traced(fn, *args, **kwargs)
