@@ -92,10 +92,15 @@ def to_look_at(figure):
     if bars:
         (_, *short), (_, *long) = bars[0], bars[-1]
         return "Look at the longest bar, {!r}: {}; and the shortest, {!r}: {}.".format(
-            *long, *short
+            *noise_told(long), *noise_told(short)
         )
     lines = [(ends(line), ax.get_ylabel()) for ax in figure.axes for line in told_by(ax)]
     return "Look at the line, from left to right: {} {}.".format(*lines[0]) if lines else ""
+
+
+def noise_told(words):
+    """Words of a bar, with a word for the star of what is noisy."""
+    return [re.sub(r"\*$", " (noisy)", one) for one in words]
 
 
 def name(line):

@@ -101,6 +101,8 @@ def test_a_chart_whose_page_does_not_say_what_to_look_at_does_so_itself(hooks):
     ways = [Measurement(name, (time_s,) * 3) for name, time_s in (("a", 2), ("b", 1), ("c", 3))]
     said = hooks.to_look_at(plot.bars(ways).figure)
     assert said == "Look at the longest bar, 'c': 3.000 s; and the shortest, 'b': 1.000 s."
+    noisy = [*ways, Measurement("d", (3, 4, 6))]
+    assert "longest bar, 'd': 4.000 s (noisy);" in hooks.to_look_at(plot.bars(noisy).figure)
     figure, ax = plt.subplots()
     ax.plot([1, 2, 3], [8.0, 5.0, 4.0])
     ax.set(ylabel="GB/s")
