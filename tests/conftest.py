@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -43,8 +44,20 @@ def pytest_unconfigure(config):
     faulthandler.dump_traceback_later(30, exit=True, file=config.terminal_fd)
 
 
+def _let_examples_import_what_they_use(items):
+    """Run those of the reference as a reader does who copied them: without names of a module."""
+    examples = [item for item in items if isinstance(item, pytest.DoctestItem)]
+    things = [getattr(autopar, name) for name in autopar.__all__] if examples else []
+    public = [f"{one.__module__}.{one.__qualname__}." for one in things if callable(one)]
+    public += [f"{one.__name__}." for one in things if isinstance(one, ModuleType)]
+    for example in examples:
+        if f"{example.dtest.name}.".startswith(tuple(public)):
+            example.dtest.globs = {"__name__": "__main__"}
+
+
 def pytest_collection_modifyitems(config, items):
     """Without `-m stress`, leave out most of what is marked so."""
+    _let_examples_import_what_they_use(items)
     if config.option.reverse:
         items.reverse()
     if "stress" not in config.option.markexpr:

@@ -99,6 +99,18 @@ def test_its_version_is_told_by_the_command_that_an_installation_makes(capsys):
     assert declared["project"]["scripts"] == {"autopar": f"{main.__module__}:{main.__name__}"}
 
 
+@pytest.mark.parametrize("verb", ["timeline", "record"])
+def test_the_reference_has_each_option_and_no_other(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    options = {*re.findall(r"--[a-z-]+", capsys.readouterr().out)} - {"--help"}
+    page = Path(__file__).parents[1] / "docs" / "reference" / "command_line.rst"
+    verbs = page.read_text(encoding="utf-8").split("\n``python -m autopar ")
+    (part,) = (part for part in verbs if part.startswith(f"{verb} "))
+    named = "".join(re.findall(r"(?m)^    ``(--.*)", part))
+    assert {*re.findall(r"--[a-z-]+", named)} == options
+
+
 def test_what_cannot_be_recorded_is_told_before_any_script_is_run(
     no_gpu, tmp_path, monkeypatch, capsys
 ):

@@ -151,7 +151,8 @@ def shown(one):
 def counted(verdicts, what="claim"):
     """How many claims or goals there are, and how many of them have each verdict, in words."""
     counts = Counter(verdicts)
-    words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())
+    verdicts = sorted(counts, key=lambda verdict: (verdict not in GOOD, verdict))
+    words = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in verdicts)
     return f"{counts.total()} {what}{'s' * (counts.total() != 1)} ({words})"
 
 

@@ -7,14 +7,15 @@ from textwrap import indent
 import matplotlib.pyplot as plt
 import thumbnails
 import torch
-from addresses import INSTALL
+from addresses import INSTALL, PUBLISHED
 from matplotlib.text import Annotation
 from said_once import OLD
 from sphinx_gallery.scrapers import matplotlib_scraper
 
 from autopar.display.show import Note
 
-FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
+_WHEN = "" if PUBLISHED else ", once it is published"
+FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab{_WHEN}:
 import importlib.util
 
 if not importlib.util.find_spec("autopar"):
@@ -72,7 +73,7 @@ def described(figure):
     said, up = [], ""
     for ax in figure.axes:
         said += [ax.get_title(loc) for loc in ("left", "center")]
-        lines = [f"{name(line)} {ends(line)}".strip() for line in ax.lines if tells(line)]
+        lines = [f"{name(line)} {ends(line)}".strip() for line in told_by(ax)]
         if lines:
             across, up = ax.get_xlabel().split("\n")[0], ax.get_ylabel() or up  # or it is shared
             axes = " by ".join(filter(None, (up, across)))
@@ -91,12 +92,15 @@ def to_look_at(figure):
     if bars:
         (_, *short), (_, *long) = bars[0], bars[-1]
         return "Look at the longest bar, {!r}: {}; and the shortest, {!r}: {}.".format(
-            *long, *short
+            *noise_told(long), *noise_told(short)
         )
-    lines = [
-        (ends(line), ax.get_ylabel()) for ax in figure.axes for line in ax.lines if tells(line)
-    ]
+    lines = [(ends(line), ax.get_ylabel()) for ax in figure.axes for line in told_by(ax)]
     return "Look at the line, from left to right: {} {}.".format(*lines[0]) if lines else ""
+
+
+def noise_told(words):
+    """Words of a bar, with a word for the star of what is noisy."""
+    return [re.sub(r"\*$", " (noisy)", one) for one in words]
 
 
 def name(line):
@@ -104,9 +108,14 @@ def name(line):
     return "" if line.get_label().startswith("_") else line.get_label()
 
 
-def tells(line):
-    """Whether a line is data, or a level with a name; others only guide the eye."""
-    return len(set(line.get_xdata())) > 1 and (name(line) or len(line.get_ydata()) > 2)
+def told_by(ax):
+    """Lines that are data, or a level with a name; others only guide the eye, as all in a drawing.
+
+    A drawing has no axis: its places are no values.
+    """
+    for line in ax.lines if ax.axison else ():
+        if len(set(line.get_xdata())) > 1 and (name(line) or len(line.get_ydata()) > 2):
+            yield line
 
 
 def ends(line):

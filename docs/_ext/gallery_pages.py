@@ -23,7 +23,7 @@ _TIP = re.compile(r' tooltip="([^"]*)"')
 _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
 _NEED = "You need:"  # how the line of the opening begins that goes to the row
 _REPEATED = {f"sphx-glr-{name}" for name in ("download-link-note", "footer", "timing")}
-_MINUTES = re.compile(r"\b\d+ minutes?\b(?! to read)")
+_AND = re.compile(r"(?<=minutes), and\b")  # between the time that it takes and what it needs
 _LEVELS = {"first_steps": "beginner", "graphs": "advanced", "distributed": "advanced"}
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
@@ -157,7 +157,7 @@ def put_row_below_title(doctree, page):
     if needs is None:
         return  # an index
     label, text = needs[:2]
-    words = _MINUTES.sub(r"\g<0> to read", text).replace("\n", " ")
+    words = _AND.sub("; needs", text).replace("\n", " ")
     need, _, rest = words.partition(". ")
     needs.remove(label)
     needs.replace(text, nodes.Text(rest))

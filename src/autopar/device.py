@@ -20,7 +20,8 @@ _LAST_INDEX = 127  # torch keeps a device's number in a byte, and takes the last
 def cpu() -> torch.device:
     """The CPU.
 
-    >>> cpu()
+    >>> import autopar as ap
+    >>> ap.cpu()
     device(type='cpu')
     """
     return torch.device("cpu")
@@ -32,7 +33,8 @@ def gpu(i: int = 0) -> torch.device:
     Raises:
         ValueError: `i` is no whole number from 0 to 127.
 
-    >>> gpu(1)
+    >>> import autopar as ap
+    >>> ap.gpu(1)
     device(type='cuda', index=1)
     """
     whole_number("i", i, 0, _LAST_INDEX, of=", the number of a GPU")
@@ -42,7 +44,9 @@ def gpu(i: int = 0) -> torch.device:
 def num_gpus() -> int:
     """How many GPUs PyTorch sees here.
 
-    >>> num_gpus() == torch.cuda.device_count()
+    >>> import torch
+    >>> import autopar as ap
+    >>> ap.num_gpus() == torch.cuda.device_count()
     True
     """
     return torch.cuda.device_count()
@@ -54,7 +58,8 @@ def try_gpu(i: int = 0) -> torch.device:
     Raises:
         ValueError: `i` is no whole number from 0 on.
 
-    >>> try_gpu(1_000)  # which is nowhere
+    >>> import autopar as ap
+    >>> ap.try_gpu(1_000)  # which is nowhere
     device(type='cpu')
     """
     whole_number("i", i, 0, of=", the number of a GPU")
@@ -64,7 +69,8 @@ def try_gpu(i: int = 0) -> torch.device:
 def try_all_gpus() -> list[torch.device]:
     """All GPUs, or `[cpu()]` on a machine without one.
 
-    >>> len(try_all_gpus()) == max(1, num_gpus())  # the CPU where there is none
+    >>> import autopar as ap
+    >>> len(ap.try_all_gpus()) == max(1, ap.num_gpus())  # the CPU where there is none
     True
     """
     return [gpu(i) for i in range(num_gpus())] or [cpu()]
@@ -105,7 +111,8 @@ def synchronize(*devices: torch.device | str | int) -> None:
     Raises:
         ValueError: A device that is not on this machine.
 
-    >>> synchronize(cpu())  # nothing is under way there
+    >>> import autopar as ap
+    >>> ap.synchronize(ap.cpu())  # nothing is under way there
     """
     for device in list(map(present, devices)) if devices else used_gpus():
         if device.type == "cuda":
@@ -122,7 +129,8 @@ def used_gpus() -> list[torch.device]:
 def empty_pinned_pool() -> None:
     """Give back the pinned memory that torch keeps for reuse, so that the next use pays again.
 
-    >>> empty_pinned_pool()
+    >>> import autopar as ap
+    >>> ap.empty_pinned_pool()
     """
     if torch.cuda.is_initialized():
         empty_host_cache()
@@ -134,7 +142,8 @@ def empty_heap() -> None:
     Without this a new tensor may get memory that an earlier one has touched, which takes a fraction
     of the time to write. Does nothing where the C library is not GNU's.
 
-    >>> empty_heap()
+    >>> import autopar as ap
+    >>> ap.empty_heap()
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -45,7 +45,8 @@ def describe() -> Description:
     Bus, driver and links come from nvidia-ml-py (`pip install autopar[nvidia]`), and say so where
     they can't be read. Neither the host's name nor any path is part of it.
 
-    >>> describe()["hardware"]["cpu_cores"] > 0
+    >>> import autopar as ap
+    >>> ap.describe()["hardware"]["cpu_cores"] > 0
     True
     """
     hardware = {
@@ -103,7 +104,8 @@ def page_faults() -> int:
 class Capacity:
     """How much a machine does: `workers` threads at once get done what `cores` alone would.
 
-    >>> Capacity(workers=4, cores=2.1).cores
+    >>> import autopar as ap
+    >>> ap.Capacity(workers=4, cores=2.1).cores
     2.1
     """
 
@@ -129,7 +131,8 @@ def capacity(workers: int | None = None) -> Capacity:
     Raises:
         ValueError: `workers` is no whole number from 1 to 1,024.
 
-    >>> 0 < capacity(2).cores < 8
+    >>> import autopar as ap
+    >>> 0 < ap.capacity(2).cores < 8
     True
     """
     workers = torch.get_num_threads() if workers is None else workers

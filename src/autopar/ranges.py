@@ -48,9 +48,10 @@ class annotate:
     Raises:
         TypeError: The name is no string, as where the decorator's parentheses are forgotten.
 
-    >>> with annotate("forward"):
+    >>> import autopar as ap
+    >>> with ap.annotate("forward"):
     ...     pass
-    >>> @annotate("step")
+    >>> @ap.annotate("step")
     ... def step():
     ...     return 1
     >>> step()

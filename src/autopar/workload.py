@@ -21,7 +21,8 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
         ValueError: The size is no whole number from 1 on, the seed none from 0 on, or the device is
             not here.
 
-    >>> matrix(1_000).shape
+    >>> import autopar as ap
+    >>> ap.workload.matrix(1_000).shape
     torch.Size([1000, 1000])
     """
     device = present(device)
@@ -35,7 +36,8 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
 def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     """`count` independent products of a square matrix with itself, the chapter's `run`.
 
-    >>> len(products(matrix(10), 3))
+    >>> import autopar as ap
+    >>> len(ap.workload.products(ap.workload.matrix(10), 3))
     3
     """
     return [x.mm(x) for _ in range(count)]
@@ -46,7 +48,8 @@ def network(width: int, layers: int, device: torch.device | str = "cpu") -> nn.S
 
     Activations keep their magnitude, so that gradients of all layers matter.
 
-    >>> [type(layer).__name__ for layer in network(8, 2)]
+    >>> import autopar as ap
+    >>> [type(layer).__name__ for layer in ap.workload.network(8, 2)]
     ['Linear', 'ReLU', 'Linear']
     """
     model: list[nn.Module] = []
@@ -70,7 +73,8 @@ def delay(device: torch.device | str | int, cycles: int) -> None:
     Raises:
         ValueError: A device that is not on this machine, or no whole number of cycles.
 
-    >>> delay("cpu", 1_000)
+    >>> import autopar as ap
+    >>> ap.workload.delay("cpu", 1_000)
     """
     whole_number("cycles", cycles, 0, of=" of the GPU's clock")
     if (gpu := present(device)).type == "cuda":
@@ -86,7 +90,9 @@ def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> 
     Raises:
         ValueError: One sequence is longer than the other.
 
-    >>> equal([torch.ones(2)], [torch.ones(2)])
+    >>> import torch
+    >>> import autopar as ap
+    >>> ap.workload.equal([torch.ones(2)], [torch.ones(2)])
     True
     """
     pairs = zip(results, expected, strict=True)
@@ -99,7 +105,8 @@ def product_flops(size: int, count: int = 1) -> float:
     Raises:
         ValueError: The size is no whole number from 1 on, or the count none from 0 on.
 
-    >>> product_flops(1_000, 5)
+    >>> import autopar as ap
+    >>> ap.workload.product_flops(1_000, 5)
     10000000000.0
     """
     return 2.0 * whole_number("size", size) ** 3 * whole_number("count", count, 0)
@@ -111,7 +118,8 @@ def product_bytes(size: int, count: int = 1) -> int:
     Raises:
         ValueError: The size is no whole number from 1 on, or the count none from 0 on.
 
-    >>> product_bytes(1_000, 5)
+    >>> import autopar as ap
+    >>> ap.workload.product_bytes(1_000, 5)
     20000000
     """
     return 4 * whole_number("size", size) ** 2 * whole_number("count", count, 0)

@@ -138,7 +138,9 @@ def test_what_to_look_at_is_returned_for_a_page_and_printed_where_none_is(monkey
     monkeypatch.setenv("AUTOPAR_RICH", "1")
     assert plot.show("overlap") is None
     note = plot.show("overlap", look=[SLOW])
-    assert note.startswith(f"Look at {SLOW.label!r}: ")
+    assert note == "Look at 'slow': 200.0 ms."
+    noisy = Measurement("noisy", (1.0, 2.0, 3.0))  # as its bar's star says
+    assert plot.show("overlap", look=[noisy]).endswith(" (noisy).")
     assert plot.show("x", look="a < b")._repr_html_().endswith(">a &lt; b</p>")
     assert capsys.readouterr().out == ""
     monkeypatch.delenv("AUTOPAR_RICH")

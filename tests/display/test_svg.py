@@ -18,6 +18,7 @@ from autopar.timeline.chrome_trace import trace_bytes
 pytestmark = pytest.mark.usefixtures("no_windows")
 RECORDED = "recorded on 2 × NVIDIA H200, 2026-11-21, torch 2.11.0"
 STREAM, BUS = "GPU 0 stream 7", "GPU 0 copies to host"
+LESS = "   . less than half of a mark's time"  # what each legend ends with
 COMPUTING, COPYING = "GPU 0, computing", "GPU 0, copying to the host"
 PRODUCT_S, COPY_S, COUNT, START_S = 2.62e-3, 1.16e-3, 50, 100.0
 SVG = "{http://www.w3.org/2000/svg}"
@@ -116,7 +117,7 @@ def test_kinds_differ_in_colour_in_height_and_in_the_legend():
         assert row.get("style").startswith(f"fill:var(--autopar-{kind}, #")
     assert len({row.find(f"{SVG}rect").get("height") for row in rows}) == 3
     assert {*texts(drawing)} & {*kinds, "host"} == {*kinds}
-    assert str(drawing).endswith("# compute   = copy   ~ communication")
+    assert str(drawing).endswith(f"# compute   = copy   ~ communication{LESS}")
 
 
 def test_the_limit_is_a_dashed_line_at_its_time_that_words_break():
@@ -245,8 +246,8 @@ def test_tables_and_traces_for_those_who_want_figures():
     assert len(tables) == 2
     lanes = [["".join(c.itertext()) for c in row] for row in tables[0].findall("tbody/tr")]
     assert lanes == [
-        [STREAM, "compute", "50", "131.0 ms", "69.3 %"],
-        [BUS, "copy", "50", "58.00 ms", "30.7 %"],
+        [f"{COMPUTING} ({STREAM})", "compute", "50", "131.0 ms", "69.3 %"],
+        [f"{COPYING} ({BUS})", "copy", "50", "58.00 ms", "30.7 %"],
     ]
     links = details.findall(".//a")
     names = [link.get("download") for link in links]
@@ -284,13 +285,15 @@ def test_text_has_a_row_for_each_lane():
     lines = str(BOTH).splitlines()
     assert lines[:2] == ["E3", "serial: 189.0 ms"]
     rows = [line.split("|")[1] for line in lines if "|" in line]
-    assert rows[:2] == ["#" * 38 + " " * 16, " " * 37 + "=" * 17]  # 131.0 of 189.0 ms
+    assert rows[:2] == ["#" * 37 + "." + " " * 16, " " * 37 + "=" * 17]  # 131.0 of 189.0 ms
     assert [len(row) for row in rows] == [54] * 4
-    assert lines[-3:] == ["limit 132.1 ms", "# compute   = copy", RECORDED]
+    assert lines[-3:] == ["limit 132.1 ms", f"# compute   = copy{LESS}", RECORDED]
     assert "  copies 98.0 % hidden behind compute" in lines
     ends = [(0.1, 0.12), (0.5, 0.5001), (0.9999, 1.0)]  # however short and late
     text = str(alone(Span("a", "long", 0, 1), *(Span("b", "short", *at, "host") for at in ends)))
-    assert text.splitlines()[3].split("|")[1] == " " * 6 + "--" + " " * 22 + "-" + " " * 28 + "-"
+    assert text.splitlines()[3].split("|")[1] == " " * 6 + "-." + " " * 22 + "." + " " * 28 + "."
+    often = str(alone(*(Span("a", "often", i, i + 0.1) for i in range(600))))
+    assert often.splitlines()[2].split("|")[1] == "." * 60  # busy for a tenth, and not a full bar
     assert "\x1b" not in str(draw(Timeline([Span("a", "l\x1b[2J", 0, 1)]), title="t\x1b[0m"))
 
 
@@ -298,7 +301,7 @@ def test_spans_without_length_are_drawn():
     drawing = alone(Span("mark", "lane", 3.0, 3.0))
     assert bars(drawing)[0].get("width") == "0%"
     assert "0 s from the first start" in words_of(drawing)
-    assert "#" in str(drawing)
+    assert "|. " in str(drawing)
 
 
 def test_long_names_are_cut_in_the_picture_only():

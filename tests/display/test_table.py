@@ -93,6 +93,13 @@ def test_the_row_to_look_at_is_told_with_its_figures():
     assert compare([serial, overlapped]).notes == ()  # nothing tells which
 
 
+def test_a_speed_up_near_one_is_not_called_one_in_its_row_or_below():
+    slower = Measurement("slower", (0.1899, 0.1899, 0.1899), origin=LIVE)
+    table = compare([serial, slower], baseline="serial", highlight="slower")
+    assert column(table, "speed-up") == ["1.00 ×", "0.995 ×"]
+    assert "0.995 × the speed of 'serial'" in table.notes[0]
+
+
 def test_without_a_baseline_the_row_to_look_at_is_furthest_from_its_limit():
     limits_s = {"serial": 0.1, "overlapped": 0.12, "noisy": 1.9}
     table = compare([overlapped, serial, noisy], limit_s=limits_s)

@@ -57,6 +57,10 @@ VIOLATIONS = """async ([names, chosen]) => {  // by these rules, or by all other
 # On a narrow page the theme lets the text scroll in a box of its own.
 TOO_WIDE = """[document.documentElement, ...document.querySelectorAll(".content")]
     .some((box) => box.scrollWidth > box.clientWidth)"""
+# Lines of code have 100 columns at most; what programs print may be wider, and scrolls.
+CUT = """[...document.querySelectorAll(
+    ":is(.highlight-Python, .highlight-python, .highlight-default, .highlight-ipython3) pre"
+)].some((pre) => pre.scrollWidth > pre.clientWidth)"""
 MARKED = "() => new Promise((done) => setTimeout(done, 50))"  # what was found, after 10 ms
 # What scripts add is for those who have them.
 LINES = """() => {
@@ -107,6 +111,8 @@ def test_page_is_for_everyone(page, reader, without_scripts):
         look = f"{width} px, {system if chosen == 'auto' else chosen}"
         if tab.evaluate(TOO_WIDE):
             faults.append(f"{look}: scrolls sideways")
+        if tab.evaluate(CUT):
+            faults.append(f"{look}: the end of a line of code is out of sight")
         for by_colour, needed in ((False, shapes), (True, colours or page == "index.html")):
             if needed:
                 found = tab.evaluate(VIOLATIONS, [COLOURS, by_colour])

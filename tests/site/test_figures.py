@@ -101,11 +101,14 @@ def test_a_chart_whose_page_does_not_say_what_to_look_at_does_so_itself(hooks):
     ways = [Measurement(name, (time_s,) * 3) for name, time_s in (("a", 2), ("b", 1), ("c", 3))]
     said = hooks.to_look_at(plot.bars(ways).figure)
     assert said == "Look at the longest bar, 'c': 3.000 s; and the shortest, 'b': 1.000 s."
+    noisy = [*ways, Measurement("d", (3, 4, 6))]
+    assert "longest bar, 'd': 4.000 s (noisy);" in hooks.to_look_at(plot.bars(noisy).figure)
     figure, ax = plt.subplots()
     ax.plot([1, 2, 3], [8.0, 5.0, 4.0])
     ax.set(ylabel="GB/s")
     assert hooks.to_look_at(figure) == "Look at the line, from left to right: 8 to 4 GB/s."
-    assert hooks.to_look_at(plt.subplots()[0]) == ""
+    ax.set_axis_off()  # a drawing
+    assert hooks.to_look_at(figure) == hooks.described(figure) == ""
 
 
 RUN = Timeline([Span("mm", f"GPU {i} stream 7", 0, 1 + i) for i in range(9)])

@@ -102,6 +102,12 @@ def test_claims_are_told_without_drawing_and_as_on_the_pages(machines, extension
     assert there <= told
 
 
+def test_what_holds_is_counted_first_on_each_machine(extension):
+    counted = extension("claims").counted
+    assert counted(["missed", "missed", "met"], "goal") == "3 goals (met: 1, missed: 2)"
+    assert counted(["met", "met", "missed"], "goal") == "3 goals (met: 2, missed: 1)"
+
+
 def test_each_goal_is_told_once_below_the_section_of_its_table(extension):
     goals = extension("goals")
     told = list(goals.told_goals())

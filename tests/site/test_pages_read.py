@@ -160,7 +160,9 @@ def test_cards_say_what_one_does(arrange):
 def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(extension, monkeypatch):
     pages = extension("gallery_pages")
     monkeypatch.setattr(pages, "PUBLISHED", True)
-    line = nodes.line("", "", nodes.strong(text="You need:"), nodes.Text(" 8 minutes.\nRead this."))
+    line = nodes.line(
+        "", "", nodes.strong(text="You need:"), nodes.Text(" 8 minutes, and no GPU.\nRead this.")
+    )
     names = "of_another_tool.sqlite", "plot_1.ipynb", "plot_1.py", "plot_1.zip"
     files = [nodes.paragraph("", "", pages.download_reference(reftarget=name)) for name in names]
     doctree, page = page_of([nodes.line_block("", line), *files])
@@ -169,7 +171,7 @@ def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(extensio
     pages.arrange(page_named("auto_gallery/graphs/plot_1"), doctree)
     items = [item.astext() for item in page[1].findall(nodes.list_item)]
     named = ["Colab", "Notebook", "Script", "Source"]
-    assert items == [*named, "level: advanced", "8 minutes to read"]
+    assert items == [*named, "level: advanced", "8 minutes; needs no GPU"]
     links = page[1].findall(nodes.reference)
     colab, *own, source = (link.get("refuri", link.get("reftarget")) for link in links)
     assert colab.endswith("/plot_1.ipynb")

@@ -86,7 +86,7 @@ def faults_of_gallery_page(elements, script):
     if len(links) != len(ends) or not all(map(str.endswith, links, ends)):
         yield f"has other files in its row than {ends}: {links}"
     said, levels = " ".join("".join(row.itertext()).split()), "beginner|intermediate|advanced"
-    if not re.search(rf"level: ({levels}) \d+ minutes to read, .*GPU", said):
+    if not re.search(rf"level: ({levels}) \d+ minutes; needs .*GPU", said):
         yield "does not say in its row its level, how long it takes, and whether it needs a GPU"
 
     details = [element for element in elements if element.tag == "details"]

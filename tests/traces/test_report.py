@@ -28,8 +28,8 @@ BUSY = parsed(
 def test_figures_and_findings_in_words() -> None:
     said = text_of(BUSY)
     assert said.startswith("t\n=\n2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms.\n")
-    limit = "at least 6.000 ms, which is computing alone, with kernels and copies as fast"
-    assert f"It takes {limit}" in " ".join(said.split())
+    limit = "6.000 ms: that is its computing alone, with kernels and copies as fast as here."
+    assert f"The same work takes at least {limit}" in " ".join(said.split())
     assert re.search(r"GPU 0 +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)
     assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +2\d\.\d %", said)
@@ -42,7 +42,8 @@ def test_figures_and_findings_in_words() -> None:
 def test_what_takes_longest_is_said_in_words() -> None:
     for way, words in (("to_host", "to the host"), ("from_host", "from the host")):
         said = Report(parsed(f"kernel 0..1; copy 1..9 way={way}"), name="t").verdict()[1]
-        assert said.startswith(f"It takes at least 8.000 ms, which is copying {words} alone, with")
+        limit = f"8.000 ms: that is its copying {words} alone, with"
+        assert said.startswith(f"The same work takes at least {limit}")
 
 
 def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
@@ -129,6 +130,9 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(parsed("kernel 0..4 by -0.001"))
     assert "No findings: nothing is certain that keeps it from that." in said
+    one, several = parsed("kernel 0..1; copy 1..9"), len(Report(BUSY, name="t").findings)
+    for each, many in ((one, "One finding"), (BUSY, f"{several} findings")):
+        assert f"{many} of 1.0 % of the time or more." in text_of(each)
     of_cpu = parsed("range step 0..5; range inner 1..2")
     said = text_of(of_cpu)
     assert "No work of a GPU is in it." in said

@@ -27,6 +27,17 @@ def unit_of(seconds: float) -> tuple[str, float]:
     return unit, _SCALES[unit]
 
 
+def median_of(one: Measurement) -> str:
+    """The median in words that say whether it is noisy, for a sentence."""
+    return format_seconds(one.median_s) + " (noisy)" * bool(one.warning)
+
+
+def times_as_fast(speedup: float) -> str:
+    """A speed-up as text: 1.00 is one of exactly 1, as 0.995 and 1.004 are not."""
+    is_near = round(speedup, 2) == 1 != speedup
+    return f"{speedup:.{2 + is_near}f} ×"
+
+
 def like(seconds: float, model_s: float) -> str:
     """Seconds in the unit of `model_s`, to the tenth, or with two figures where that is less."""
     unit, scale_s = unit_of(model_s)

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
+from autopar.display.format import (
+    format_seconds,
+    median_of,
+    origins_of,
+    printable,
+    short_origins,
+    unit_of,
+)
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, layout_of, scale_of
 from autopar.display.show import RICH, Note, speaks
 from autopar.display.show import show as show_thing
@@ -73,7 +80,7 @@ def timeline(
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> axes = timeline({"serial": run, "at once": run}, title="Two products")
+    >>> axes = ap.plot.timeline({"serial": run, "at once": run}, title="Two products")
     >>> plt.close()
     """
     panels = panels_of("timelines", timelines)
@@ -129,7 +136,7 @@ def bars(
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> sums = ap.measure(lambda: sum(range(1_000)), label="sum")
-    >>> axes = bars([sums], limit_s=1e-6)
+    >>> axes = ap.plot.bars([sums], limit_s=1e-6)
     >>> plt.close()
     """
     chosen = distinct(measurements)
@@ -197,7 +204,7 @@ def graph(
     >>> import torch
     >>> tasks = ap.TaskGraph()
     >>> _ = tasks.add(torch.add, tasks.add(torch.ones, 2), 1)
-    >>> axes = graph(tasks.plan(), title="Two tasks")
+    >>> axes = ap.plot.graph(tasks.plan(), title="Two tasks")
     >>> plt.close()
     """
     from autopar.display import graph_plot  # which imports much that only this needs
@@ -216,9 +223,9 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
 
     >>> import tempfile
     >>> import autopar as ap
-    >>> axes = timeline(ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)]))
+    >>> axes = ap.plot.timeline(ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)]))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(axes, f"{folder}/product.png")
+    ...     ap.plot.save(axes, f"{folder}/product.png")
     """
     if (path := path_of(path)).suffix != ".png":
         others = "ax.figure.savefig writes other formats, and draw(...).save .svg and .html."
@@ -247,7 +254,8 @@ def show(name: str, *origins: str, look: str | Measurements = "") -> str | None:
         ValueError: The name is empty, or names a folder.
         TypeError: It is no text.
 
-    >>> show("product")  # writes nothing, as no figure is open
+    >>> import autopar as ap
+    >>> ap.plot.show("product")  # writes nothing, as no figure is open
     """
     check_type("name", name, str, "a file's name without folder or ending, as in 'overlap'.")
     if name in ("", "..") or Path(name).name != name:
@@ -261,7 +269,7 @@ def show(name: str, *origins: str, look: str | Measurements = "") -> str | None:
     if not os.environ.get(RICH):
         _show_open(name)
     if not isinstance(look, str):
-        told = (f"{one.label!r}: {format_seconds(one.median_s)}" for one in distinct(look))
+        told = (f"{one.label!r}: {median_of(one)}" for one in distinct(look))
         look = f"Look at {'; '.join(told)}."
     return show_thing(Note(look)) if look else None
 

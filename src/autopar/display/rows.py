@@ -65,6 +65,9 @@ _DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that 
 _SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
 
 
+Lane = tuple[str, list[Span]]  # its title, and what it did
+
+
 class Label(NamedTuple):
     """Words for a stretch of time, and how far down they or their bracket stand."""
 
@@ -134,8 +137,8 @@ def layout_of(panels: Iterable[tuple[str, Timeline]], scale_s: float, top: int =
     return layout._replace(height=y)
 
 
-def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
-    """Title and spans of each lane in the order of a picture, and the titles of those left out.
+def titled(timeline: Timeline) -> tuple[list[Lane], list[Lane]]:
+    """The lanes that a picture has, in its order, and those that it leaves out.
 
     The CPU's lanes come first, then those of each GPU, then those of the program's own names. A
     lane that does next to nothing is left out, unless all are such.
@@ -143,8 +146,7 @@ def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]
     lanes = grouped(timeline.spans, attrgetter("lane"))
     places = {lane: _place(lane, spans) for lane, spans in lanes.items()}
     number, of_many = Counter[str](), Counter(title for *_, title in places.values())
-    shown: list[tuple[str, list[Span]]] = []
-    brief: list[tuple[str, list[Span]]] = []
+    shown, brief = list[Lane](), list[Lane]()
     for lane in sorted(lanes, key=lambda lane: places[lane][:-1]):
         title = places[lane][-1]
         number[title] += 1
@@ -152,7 +154,7 @@ def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]
             title += f", {number[title]} of {of_many[title]}"
         is_brief = busy_s(lanes[lane]) < _LEAST * timeline.makespan_s
         (brief if is_brief else shown).append((title, lanes[lane]))
-    return shown or brief, [title for title, _ in brief] if shown else []
+    return (shown, brief) if shown else (brief, [])
 
 
 def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int, int, bool, str]:

@@ -52,7 +52,8 @@ def show(thing: Any, /, *more: Any) -> Any:
     Several things, such as tables and claims, are shown one below the other. Of the ranks that
     `torchrun` starts, the first prints.
 
-    >>> table = show("anything")  # doctest: +ELLIPSIS
+    >>> import autopar as ap
+    >>> table = ap.show("anything")  # doctest: +ELLIPSIS
     anything
     ...
     """

@@ -24,7 +24,7 @@ from autopar.display.format import badge, format_seconds, origins_of, printable,
 from autopar.display.page import page
 from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, scale_of
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, to_look_at
+from autopar.display.text import lane_table, legend, panels_of, picture, sentences, to_look_at
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
@@ -86,7 +86,7 @@ class Drawing:
         for name, timeline in self.panels:
             lines += picture(timeline, self.scale_s, name)
         lines += [f"limit {format_seconds(self.limit_s)}"] if self.limit_s else []
-        lines.append("   ".join(f"{MARKS[kind]} {kind}" for kind in self.kinds))
+        lines.append(legend(self.kinds))
         return printable("\n".join([*lines, *self.origins]))
 
     __repr__ = __str__
@@ -162,15 +162,15 @@ def draw(
         TypeError: `timelines` is neither a Timeline nor a mapping to such.
         ValueError: There is nothing to draw, there is no title, or the limit is not a time.
 
-    >>> from autopar.timeline.span import Span
-    >>> copies = Span("D2H", "bus", 3.0, 5.0, "copy")
-    >>> print(draw(Timeline((Span("mm", "stream", 0.0, 4.0), copies)), title="A copy, half hidden"))
+    >>> import autopar as ap
+    >>> run = ap.Timeline([ap.Span("mm", "stream", 0, 4), ap.Span("D2H", "bus", 3, 5, "copy")])
+    >>> print(ap.draw(run, title="A copy, half hidden"))
     A copy, half hidden
     makespan: 5.000 s
       stream  |################################################            | busy 4.000 s
       bus     |                                    ========================| busy 2.000 s
       copies 50.0 % hidden behind compute
-    # compute   = copy
+    # compute   = copy   . less than half of a mark's time
     """
     panels = panels_of("timelines", timelines)
     if not isinstance(title, str) or not title.strip():

@@ -16,9 +16,11 @@ from autopar.display.format import (
     figures,
     format_seconds,
     like,
+    median_of,
     percent,
     printable,
     short_origins,
+    times_as_fast,
 )
 from autopar.refusal import several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
@@ -153,7 +155,8 @@ def tabulate(
         ValueError: There are no rows, one is longer or shorter than the headers, or one to look at
             is not there.
 
-    >>> print(tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
+    >>> import autopar as ap
+    >>> print(ap.tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
     link          GB/s
     ------------  ----
     PCIe 5.0 x16  63.0
@@ -224,9 +227,10 @@ def compare(
             or the baseline or a part names a label that is not there; of the findings a check has
             failed.
 
-    >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
-    >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
-    >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
+    >>> import autopar as ap
+    >>> serial = ap.Measurement("serial", (0.188, 0.189, 0.190))
+    >>> overlapped = ap.Measurement("overlapped", (0.140, 0.140, 0.142))
+    >>> print(ap.compare([serial, overlapped], limit_s=0.131, baseline="serial"))
     work          median  speed-up  limit / time     limit  spread (IQR)
     ----------  --------  --------  ------------  --------  ------------
     serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
@@ -263,7 +267,7 @@ def compare(
         "work": labels,
         "median": [format_seconds(one.median_s) + s for one, s in zip(chosen, stars, strict=True)],
         # Before the others: on a telephone the last columns have to be scrolled to.
-        "speed-up": known("{:.2f} ×".format, speedups),
+        "speed-up": known(times_as_fast, speedups),
         limit_name + _SHARE: known(percent, shares),
         limit_name: known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
@@ -277,10 +281,9 @@ def compare(
         bold = _worth_a_look(shares, speedups)
     looks, is_said = [], baseline is None  # over what a speed-up is
     for at in bold:
-        told = [format_seconds(chosen[at].median_s) + " (noisy)" * bool(chosen[at].warning)]
+        told = [median_of(chosen[at])]
         if (speedup := speedups[at]) and labels[at] != baseline:
-            exact = f"{speedup:.{2 + (round(speedup, 2) == 1)}f}"  # 0.996 is no 1.00
-            told.append(f"{exact} × the speed of {baseline!r}")
+            told.append(f"{times_as_fast(speedup)} the speed of {baseline!r}")
             is_said = True
         if share := shares[at]:
             told.append(f"the {limit_name} is {percent(share)} of its time")

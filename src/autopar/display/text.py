@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -13,10 +13,18 @@ from autopar.display.rows import by_gpu, titled
 from autopar.display.table import Table, tabulate
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import busy_s, common, covered, intervals_of, length_s
+from autopar.timeline.intervals import (
+    busy_s,
+    common,
+    covered,
+    intervals_of,
+    length_s,
+    length_within,
+)
 from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
+SPARSE, _HALF = ".", 0.5  # the mark of a cell that is busy for less than this share of its time
 _CELLS = 60  # characters for the longest timeline
 _BESIDE = 20  # characters for a lane's name beside which there is room for all these
 _LONGEST_NAME = 48  # of a lane
@@ -58,11 +66,17 @@ def to_look_at(panels: Iterable[tuple[str, Timeline]]) -> str:
 
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
-    """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
+    """A row for each lane and kind: how many spans, how long busy, what share of the whole.
+
+    A lane is called what the picture calls it, with its own name behind that.
+    """
     rows, makespan_s = [], timeline.makespan_s
-    for (lane, kind), same in grouped(timeline.spans, attrgetter("lane", "kind")).items():
-        share = percent(busy_s(same), makespan_s)
-        rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s(same)), share))
+    for title, spans in chain(*titled(timeline)):
+        own = spans[0].lane
+        lane = title if title == own else f"{title} ({own})"
+        for kind, same in grouped(spans, attrgetter("kind")).items():
+            share = percent(busy_s(same), makespan_s)
+            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s(same)), share))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
 
@@ -74,20 +88,29 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     count = _CELLS - max(0, width - _BESIDE)
     for lane, spans in lanes:
         cells = [" "] * count
-        for span, ends_s in zip(spans, intervals_of(spans) - timeline.start_s, strict=True):
-            first, last = (ends_s / scale_s * count).round(6)
-            # Each cell that it touches, and however short it is one: else it would seem not there.
-            start = min(count - 1, math.floor(first))
-            end = max(start + 1, math.ceil(last))
-            cells[start:end] = MARKS[span.kind] * (end - start)
+        for kind, same in grouped(spans, attrgetter("kind")).items():
+            places = (intervals_of(same) - timeline.start_s) / scale_s * count
+            ends = np.arange(count + 1.0)
+            shares = length_within(covered(places), ends[:-1], ends[1:]).round(6)
+            # However short one is, its cell is marked: else it would seem not there.
+            starts = np.minimum(places[:, 0].round(6), count - 1).astype(int)
+            for cell in {*starts.tolist(), *np.flatnonzero(shares).tolist()}:
+                if cells[cell] in (" ", SPARSE):  # what fills a cell is not written over
+                    cells[cell] = MARKS[kind] if shares[cell] >= _HALF else SPARSE
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
     return lines + [f"  {said}" for said in [*_left_out(timeline), *hidden_shares(timeline)]]
 
 
+def legend(kinds: Iterable[str]) -> str:
+    """What the characters of a picture stand for."""
+    sparse = f"{SPARSE} less than half of a mark's time"
+    return "   ".join([*(f"{MARKS[kind]} {kind}" for kind in kinds), sparse])
+
+
 def _left_out(timeline: Timeline) -> list[str]:
     """Which lanes a picture does not have, in a sentence if there are any."""
-    lanes = titled(timeline)[1]
+    lanes = [title for title, _ in titled(timeline)[1]]
     more = f"; {len(lanes) - _MOST_LANES} more" if len(lanes) > _MOST_LANES else ""
     named = "; ".join(map(shortened, lanes[:_MOST_LANES])) + more
     return [f"Left out, as busy for less than 1 % of the time: {named}."] if lanes else []

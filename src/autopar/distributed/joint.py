@@ -26,7 +26,7 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
 
     >>> import autopar as ap
     >>> one, two = (ap.Findings([ap.Measurement("step", (s, s, s))]) for s in (1.0, 2.0))
-    >>> findings_of_ranks([one, two]).measurements[0].median_s
+    >>> ap.findings_of_ranks([one, two]).measurements[0].median_s
     2.0
     """
     each = several("each", each, "the findings of each rank, in a list.", Findings)

@@ -53,12 +53,13 @@ def on_ranks(
         ValueError: There are fewer ranks or GPUs than asked for, or no such device; `timeout_s` is
             not above zero.
 
+    >>> import autopar as ap
     >>> import torch.distributed as dist
     >>> def total(device, number):
     ...     x = torch.full((), number, device=device)
     ...     dist.all_reduce(x)
     ...     return x.item()
-    >>> on_ranks(total, 21, ranks=2)  # doctest: +SKIP
+    >>> ap.on_ranks(total, 21, ranks=2)  # doctest: +SKIP
     [42, 42]
     """
     check_type("fn", fn, Callable, _FUNCTION)

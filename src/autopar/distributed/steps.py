@@ -74,11 +74,18 @@ def race_of_steps(
         TypeError: As `race` does.
         ValueError: As `race` does; there is no process group; a label stands for two ways.
 
+    >>> import torch
+    >>> import autopar as ap
+    >>> def backward(model, x, rows):  # the mean over all rows, and not the rank's alone
+    ...     model.zero_grad()
+    ...     loss = model(x).square().sum() / rows
+    ...     loss.backward()
+    ...     return loss.detach()
     >>> def each_rank(device):
     ...     torch.manual_seed(0)
     ...     model, x = ap.workload.network(8, 2, device), torch.ones(6, 8, device=device)
-    ...     return race_of_steps({"mine": my_step}, backward, model, [x])
-    >>> findings_of_ranks(on_ranks(each_rank, ranks=2))  # doctest: +SKIP
+    ...     return ap.race_of_steps({}, backward, model, [x], ddp={"DDP": {}})
+    >>> ap.findings_of_ranks(ap.on_ranks(each_rank, ranks=2))  # doctest: +SKIP
     <Findings: measurements 2, checks 3>
     """
     if not dist.is_initialized():

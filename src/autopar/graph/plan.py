@@ -65,6 +65,7 @@ class Plan(Closed):
         known: Whether all costs were given or measured, and none guessed.
 
     >>> import autopar as ap
+    >>> import torch
     >>> graph = ap.TaskGraph(cpu_lanes=2)
     >>> _ = graph.add(torch.ones, 1, cost_s=1.0), graph.add(torch.zeros, 1, cost_s=1.0)
     >>> graph.plan().makespan_s, graph.plan().faults()

@@ -43,9 +43,10 @@ class TaskGraph(Closed):
     Raises:
         ValueError: There are no lanes or no streams, or far too many.
 
-    >>> graph = TaskGraph()
-    >>> two = graph.add(torch.add, torch.ones(2), 1)
-    >>> six = graph.add(torch.mul, two, 3)
+    >>> import torch
+    >>> import autopar as ap
+    >>> graph = ap.TaskGraph()
+    >>> six = graph.add(torch.mul, graph.add(torch.add, torch.ones(2), 1), 3)
     >>> graph.run()[six]
     tensor([6., 6.])
     """
@@ -134,10 +135,11 @@ class TaskGraph(Closed):
             ValueError: It can't be traced, as when it does one thing or another depending on the
                 data, or counts its calls; the message has the reason, with the line or the name.
 
-        >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
+        >>> import torch
+        >>> import autopar as ap
+        >>> graph, result = ap.TaskGraph.trace(lambda x: {"y": x @ x.t()}, torch.ones(1, 2))
         >>> graph.run()[result]
-        {'y': tensor([[2., 2.],
-                [2., 2.]])}
+        {'y': tensor([[2.]])}
         """
         graph = cls()
         result = graph.add_traced(fn, *args, **kwargs)
@@ -210,11 +212,12 @@ class TaskGraph(Closed):
             Exception: As `run` does, unless a result that was asked for has raised it.
             RuntimeError: The graph is running.
 
-        >>> graph = TaskGraph()
-        >>> total = graph.add(torch.sum, torch.ones(3))
+        >>> import autopar as ap
+        >>> graph = ap.TaskGraph()
+        >>> total = graph.add(sum, [1, 2])
         >>> with graph.start() as run:
-        ...     run[total].item()  # there may be other work before it
-        3.0
+        ...     run[total]  # there may be other work before it
+        3
         """
         return Starting(self._started(timed))
 

@@ -42,7 +42,8 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
         ValueError: The number of threads is not a whole one, from 1 up, or the kind is unknown.
         TypeError: The name is no text.
 
-    >>> with cpu_lane() as lane:
+    >>> import autopar as ap
+    >>> with ap.cpu_lane() as lane:
     ...     three = lane.submit(lambda: 1 + 2)
     ...     six = lane.submit(lambda x: 2 * x, three)
     >>> six.result()

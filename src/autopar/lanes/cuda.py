@@ -38,8 +38,9 @@ def cuda_lane(
         TypeError: The name is no text.
 
     >>> import autopar as ap
+    >>> import torch
     >>> if ap.num_gpus():
-    ...     with cuda_lane() as lane:
+    ...     with ap.cuda_lane() as lane:
     ...         two = lane.submit(torch.ones, 2, device="cuda").result()
     """
     device = present(gpu(0) if device is None else device)

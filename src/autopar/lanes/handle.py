@@ -269,7 +269,7 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     >>> import autopar as ap
     >>> with ap.cpu_lane() as lane:
     ...     handles = [lane.submit(sum, range(1_000), name=name) for name in ("first", "then")]
-    >>> [span.name for span in timeline_of_handles(handles).spans]
+    >>> [span.name for span in ap.timeline_of_handles(handles).spans]
     ['first', 'then']
     """
     listed = several("handles", handles, "a list of what Lane.submit returns: [handle].", Handle)

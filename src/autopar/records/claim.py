@@ -55,7 +55,8 @@ class ByLabel(dict[str, _T]):
 class Estimate:
     """A figure derived from timings, as `Record.estimate` makes it.
 
-    >>> Estimate(1.9, 1.8, 2.0, samples=20)
+    >>> import autopar as ap
+    >>> ap.Estimate(1.9, 1.8, 2.0, samples=20)
     <Estimate: 1.9, from 1.8 to 2, samples 20>
     """
 
@@ -216,7 +217,8 @@ def claim(
         TypeError: The figure or a bound is no number, or the unit no text. (A figure of timings
             that some samples don't give is too noisy to tell.)
 
-    >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
+    >>> import autopar as ap
+    >>> ap.claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
     """
     if not isinstance(sentence, str) or not sentence.strip():

@@ -42,7 +42,7 @@ def observed(
     >>> import autopar as ap
     >>> def add_up(count):
     ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
-    >>> list(observed(add_up, name="add_up", parameters={"count": 1_000}).measurements)
+    >>> list(ap.observed(add_up, name="add_up", parameters={"count": 1_000}).measurements)
     ['sum']
     """
     _check(experiment, name, parameters, gpus)
@@ -116,7 +116,7 @@ def recorded(
     >>> import autopar as ap
     >>> def add_up(count):
     ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
-    >>> record = recorded(add_up, name="add_up", parameters={"count": 1_000}, gpus=0)
+    >>> record = ap.recorded(add_up, name="add_up", parameters={"count": 1_000}, gpus=0)
     >>> record.live  # as this machine has all that it needs
     True
     """
@@ -165,7 +165,8 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
         RecordError: There is none, or all are damaged or edited.
 
     >>> from autopar.records.store import FOLDER
-    >>> newest_record("e3_compute_and_copy", FOLDER).live  # as it was measured elsewhere
+    >>> import autopar as ap
+    >>> ap.newest_record("e3_compute_and_copy", FOLDER).live  # as it was measured elsewhere
     False
     """
     scripts = [] if folder else gallery.scripts_of()

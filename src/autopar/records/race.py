@@ -99,8 +99,10 @@ def race(
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
             baseline returns nothing; two ways return the same memory without `reset`.
 
+    >>> import torch
+    >>> import autopar as ap
     >>> x = torch.ones(2, 2)
-    >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
+    >>> findings = ap.race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
     >>> findings.checks
     {'doubled: equal to twice': True}
     """

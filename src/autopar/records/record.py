@@ -36,7 +36,7 @@ class RecordError(RuntimeError):
     >>> import autopar as ap
     >>> try:
     ...     ap.newest_record("no_such_experiment")
-    ... except RecordError as error:
+    ... except ap.RecordError as error:
     ...     print("no record")
     no record
     """

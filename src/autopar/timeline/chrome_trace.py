@@ -23,9 +23,9 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
     >>> import os
     >>> import tempfile
-    >>> from autopar import Span
+    >>> import autopar as ap
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_trace(Timeline((Span("mm", "stream", 0.0, 1.0),)), f"{folder}/run.json")
+    ...     ap.write_trace(ap.Timeline((ap.Span("mm", "stream", 0.0, 1.0),)), f"{folder}/run.json")
     ...     print(os.listdir(folder))
     ['run.json']
     """

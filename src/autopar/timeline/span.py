@@ -30,7 +30,8 @@ class Span:
         ValueError: It ends before it starts or never, has no lane, or is of an unknown kind; or a
             time is none that a clock gives in seconds.
 
-    >>> Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
+    >>> import autopar as ap
+    >>> ap.Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
     0.002
     """
 
@@ -85,7 +86,8 @@ class Timeline:
         TypeError: `spans` is something else than several of `Span`, or the origin is no text.
         ValueError: The error is no time, from 0 up.
 
-    >>> run = Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
+    >>> import autopar as ap
+    >>> run = ap.Timeline((ap.Span("mm", "stream", 0, 4), ap.Span("D2H", "bus", 3, 5, "copy")))
     >>> run.makespan_s, run.busy_s("copy"), run.hidden(), run.exposed_s()
     (5, 2.0, 0.5, 1.0)
     >>> run
@@ -200,9 +202,10 @@ class Timeline:
             ValueError: The times are not in order.
             TypeError: One of them is no number.
 
-        >>> run = Timeline((Span("mm", "stream", 0.0, 4.0), Span("D2H", "bus", 3.0, 5.0, "copy")))
+        >>> import autopar as ap
+        >>> run = ap.Timeline([ap.Span("mm", "lane", 0, 4), ap.Span("D2H", "bus", 3, 5, "copy")])
         >>> [(span.start_s, span.end_s) for span in run.between(3.5, 4.5).spans]
-        [(3.5, 4.0), (3.5, 4.5)]
+        [(3.5, 4), (3.5, 4.5)]
         """
         for argument, time_s in (("start_s", start_s), ("end_s", end_s)):
             check_type(argument, time_s, Real, "seconds, as a span's start_s.")

@@ -78,9 +78,10 @@ def in_fresh_process(
             not by a decorator, or uses variables of a function around it; `under` is one string.
         RuntimeError: The process failed; the message has the end of what it printed.
 
+    >>> import autopar as ap
     >>> def doubled(x):
     ...     return 2 * x
-    >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
+    >>> ap.in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
     return _in_fresh_process(_CALL, fn, args, python, environment, under)
@@ -140,9 +141,10 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     Raises:
         RuntimeError: The process failed for another reason.
 
+    >>> import autopar as ap
     >>> def harmless():
     ...     return 1
-    >>> csan_reports(harmless)  # doctest: +SKIP
+    >>> ap.csan_reports(harmless)  # doctest: +SKIP
     False
     """
     call = _REPORTS + _CALL.replace("{name}", "_autopar_reports")

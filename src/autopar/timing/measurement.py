@@ -34,7 +34,8 @@ class Measurement:
         ValueError: An empty label, fewer than three samples, a sample or an amount that is
             not a positive finite number.
 
-    >>> products = Measurement("10 products", (2.0, 1.0, 3.0), flops=4e12)
+    >>> import autopar as ap
+    >>> products = ap.Measurement("10 products", (2.0, 1.0, 3.0), flops=4e12)
     >>> products.iqr_s, products.tflops_per_s
     (1.0, 2.0)
     >>> products
@@ -129,7 +130,8 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
         ValueError: Fewer than two parts, one that takes no time, or a time together that is less
             than the longest part takes alone, by more than noise.
 
-    >>> hidden_share([4.0, 1.0], 4.25)
+    >>> import autopar as ap
+    >>> ap.hidden_share([4.0, 1.0], 4.25)
     0.75
     """
     parts: list[float] = list(several("parts_s", parts_s, _TIMES, Real))

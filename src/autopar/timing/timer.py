@@ -32,7 +32,8 @@ class Timer:
     Raises:
         ValueError: `avg` of a timer that was never stopped.
 
-    >>> timer = Timer()
+    >>> import autopar as ap
+    >>> timer = ap.Timer()
     >>> timer.times == [timer.stop()]
     True
     """
@@ -83,7 +84,8 @@ class Benchmark:
     Raises:
         ValueError: A device that is not on this machine.
 
-    >>> with Benchmark("CPU time"):  # doctest: +ELLIPSIS
+    >>> import autopar as ap
+    >>> with ap.Benchmark("CPU time"):  # doctest: +ELLIPSIS
     ...     _ = sum(range(1_000))
     CPU time: 0.0... sec
     """
@@ -148,7 +150,8 @@ def measure(
         ValueError: An empty label, too few repeats or calls, a negative warm-up, an amount
             that is not positive, a device not here.
 
-    >>> sums = measure(lambda: sum(range(1_000)), label="a sum", calls=100)
+    >>> import autopar as ap
+    >>> sums = ap.measure(lambda: sum(range(1_000)), label="a sum", calls=100)
     >>> 0 < sums.median_s < 1e-3
     True
     """
@@ -190,8 +193,9 @@ def measure_in_turn(
         TypeError: `ways` is no mapping, or it or `setup` has something that can't be called.
         ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
 
+    >>> import autopar as ap
     >>> ways = {"in a loop": lambda: [n for n in range(9)], "at once": lambda: list(range(9))}
-    >>> [way.label for way in measure_in_turn(ways, repeats=5)]
+    >>> [way.label for way in ap.measure_in_turn(ways, repeats=5)]
     ['in a loop', 'at once']
     """
     check_ways("ways", ways)

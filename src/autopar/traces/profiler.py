@@ -66,7 +66,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     >>> def work():
     ...     with ap.annotate("sum"):
     ...         sum(range(1_000))
-    >>> [span.name for span in timeline_of(work).spans]
+    >>> [span.name for span in ap.timeline_of(work).spans]
     ['sum']
     """
     check_work("fn", fn)
@@ -104,7 +104,7 @@ def timelines_of(
     >>> def way():
     ...     with ap.cpu_lane(name="lane") as lane:
     ...         return lane.submit(sum, range(1_000))
-    >>> timelines_of({"one way": way})["one way"].lanes
+    >>> ap.timelines_of({"one way": way})["one way"].lanes
     ('lane',)
     """
     check_type("ways", ways, Mapping, "label -> work, as in timelines_of({'serial': serial}).")

@@ -41,11 +41,11 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
         OSError: It can't be opened.
 
     >>> import tempfile
-    >>> from autopar import Span, Timeline, write_trace
-    >>> run = Timeline((Span("mm", "stream", 0.0, 2.0), Span("D2H", "bus", 1.0, 3.0, "copy")))
+    >>> import autopar as ap
+    >>> run = ap.Timeline([ap.Span("mm", "lane", 0, 2), ap.Span("D2H", "bus", 1, 3, "copy")])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_trace(run, f"{folder}/run.json")
-    ...     read_trace(f"{folder}/run.json").hidden()
+    ...     ap.write_trace(run, f"{folder}/run.json")
+    ...     ap.read_trace(f"{folder}/run.json").hidden()
     0.5
     """
     trace = read_evidence(path)

@@ -153,8 +153,8 @@ class Report:
         alone = "computing" if resource == "compute" else copying
         lines = [
             f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}.",
-            f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
-            f"and copies as fast and as many at once as here.",
+            f"The same work takes at least {format_seconds(bound_s)}: that is its {alone} alone, "
+            "with kernels and copies as fast as here.",
         ]
         return [*lines, *(said or ["No findings: nothing is certain that keeps it from that."])]
 
@@ -204,7 +204,8 @@ class Report:
     def _why(self) -> Iterator[Section]:
         if not self.findings:
             return
-        said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
+        many = "One finding" if len(self.findings) == 1 else f"{len(self.findings):,} findings"
+        said = f"{many} of {percent(LEAST_SHARE)} of the time or more."
         if len(self.findings) > 1:
             said += " The same time may be in two, and to mend one may bring out another."
         if len(self.findings) > self._top:

@@ -75,7 +75,9 @@ class CopyPipeline:
         ValueError: The device is not on this machine, or there are no slots, no bytes in them or
             no threads.
 
-    >>> with CopyPipeline("cpu") as pipeline:
+    >>> import torch
+    >>> import autopar as ap
+    >>> with ap.CopyPipeline("cpu") as pipeline:
     ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]
     [0.0, 3.0, 6.0]
     """
