@@ -231,7 +231,9 @@ def _run(script: Path, folder: Path) -> bool:
 
 
 def _complain(message: str, status: int = 2) -> int:
-    print(f"python -m autopar: {message}", file=sys.stderr)
+    from autopar.display.format import printable
+
+    print(f"python -m autopar: {printable(message)}", file=sys.stderr)
     return status
 
 
