@@ -6,7 +6,7 @@ Who holds the GIL?
 | **You'll do:** feed a loop whose launches keep the host busy, and put threads beside it.
 | **You'll learn:** where the milliseconds of such a loop go, and which threads take them.
 | **You need:** 7 minutes, and no GPU: the GPU's part is shown from a record. Before this:
-  :doc:`plot_4_feed_a_training_loop`. Next: :doc:`/auto_gallery/one_device/index`.
+  :doc:`plot_4_feed_a_training_loop`. Next: :doc:`/auto_gallery/one_device/plot_2_small_operators`.
 
 Where a step has many small operators, the GPU waits for the thread that launches them. A thread
 that feeds the loop may hold it up: both need the *GIL*, which one thread of Python has at a time.

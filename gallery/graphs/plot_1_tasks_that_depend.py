@@ -37,10 +37,9 @@ def gemm(a, left, right):  # subtract what a finished column contributes to a ti
 
 
 # %%
-# The textbook's loop, below, goes column by column, and hands each task to a function `do`. It is
-# tempting to let `do` run it on the spot. Two GPUs then need each copy and each wait from you. Look
-# at :timeline:`tasks one after another`: while one GPU works, the other one waits. Here the host
-# times each task, with its launch and its wait, so copies look longer than in the graph.
+# The textbook's loop goes column by column, and hands each task to a function `do`. It is tempting
+# to let `do` run it on the spot. Two GPUs then need each copy and each wait from you. Look at
+# :timeline:`tasks one after another`: one GPU waits for the other. Launches are in its times, too.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------
