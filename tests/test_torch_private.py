@@ -10,7 +10,7 @@ import autopar
 from autopar import torch_private as private
 
 _SOURCES = Path(autopar.__file__).parent
-_PYTHONS = {"_exit", "_replace", "_asdict", "_getframe", "_lru_cache_wrapper"}
+_PYTHONS = {"_exit", "_replace", "_asdict", "_getframe", "_lru_cache_wrapper", "_run_exitfuncs"}
 _NUMPYS = {"_rand"}
 _CUDAS = {
     *("has_context", "current_gpu", "exchange_gpu", "current_stream_key", "spin"),
