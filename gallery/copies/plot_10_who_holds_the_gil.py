@@ -47,7 +47,7 @@ def train(model, batches):
 #     +data = [(x.pin_memory(), y.pin_memory()) for x, y in data]  # once, if it fits
 #     +for x, y in pipeline.prefetch(data):
 #
-# Compare the same row in :timeline:`prefetch` and in :timeline:`prefetch, data pinned once`.
+# Compare the same row in :timeline:`prefetch, data pinned once`.
 
 # Folded: the measurement
 import threading
@@ -100,7 +100,8 @@ fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
 gpu_s = fed.timelines[THERE].busy_s("compute") / 3  # in a step; the same in all ways
 ms = {it: 1e3 * (fed.measurements[it].median_s / LOOP["steps"] - gpu_s) for it in fed.timelines}
 look = f"Look at a step's waits, by the clock: {'; '.join(f'{it!r} {ms[it]:.1f} ms' for it in ms)}."
-ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps each", caption=look)
+seen = {it: fed.timelines[it] for it in (THERE, LOADER, ONCE)}
+ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", caption=look)
 
 # %%
 # Data that is pinned once needs no copy on the host
@@ -109,9 +110,8 @@ ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps eac
 # copies on the host as the loader does, so it may gain little; data pinned once needs none.
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
-ways = [fed.measurements[way] for way in (THERE, LOADER, PREFETCH, ONCE)]
 ap.show(
-    ap.compare(ways, baseline=THERE, highlight=ONCE),
+    ap.compare([fed.measurements[it] for it in fed.timelines], baseline=THERE, highlight=ONCE),
     ap.claim("The loader's thread and workers cost the loop time.", slower, at_least=1.2, unit="×"),
     ap.claim("Prefetch of data pinned once keeps most speed.", kept, at_least=0.7, unit="%"),
 )
