@@ -97,10 +97,10 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 # %%
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
-gpu_s = fed.timelines[THERE].busy_s("compute") / 3  # in a step; the same in all ways
-ms = {it: 1e3 * (fed.measurements[it].median_s / LOOP["steps"] - gpu_s) for it in fed.timelines}
-look = f"Look at a step's waits, by the clock: {'; '.join(f'{it!r} {ms[it]:.1f} ms' for it in ms)}."
 seen = {it: fed.timelines[it] for it in (THERE, LOADER, ONCE)}
+gpu_s = seen[THERE].busy_s("compute") / 3  # in a step; the same in all ways
+ms = {it: 1e3 * (fed.measurements[it].median_s / LOOP["steps"] - gpu_s) for it in seen}
+look = f"Look at a step's waits, by the clock: {'; '.join(f'{it!r} {ms[it]:.1f} ms' for it in ms)}."
 ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", caption=look)
 
 # %%
