@@ -127,12 +127,23 @@ unsafe_view = torch.ops.aten._unsafe_view.default  # a view that matmul makes
 VIEWS = {torch.ops.aten.view.default, unsafe_view}
 to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 
+
+def _bits(*keys: str) -> int:
+    keyset = torch._C.DispatchKeySet
+    bits = [keyset(getattr(torch._C.DispatchKey, key)).raw_repr() for key in keys]
+    return functools.reduce(int.__or__, bits)
+
+
 # Memory
 storage_use_count = _find("_C._storage_Use_Count", "to know who else reaches a tensor's memory")
 foreach_copy = _find("_foreach_copy_", "to move several tensors in one call")
-# Keys tell as well as is_neg() and is_conj(), which give way to other threads.
-dispatch_keys = _find("_C._dispatch_keys", "to copy conjugated and negated tensors")
-NEGATIVE, CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
+# A tensor's keys, as bits, tell at once what many questions would, some of which free the GIL.
+dispatch_keys = _find("_C._dispatch_keys", "to know what a tensor is, before it is copied")
+PUT_OFF = _bits("Negative", "Conjugate")
+MORE_THAN_MEMORY = ~_bits(
+    *("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"),
+    "ADInplaceOrView",
+)
 
 # CUDA: builds without it lack these, and nothing asks for them there
 nvtx = getattr(torch._C, "_nvtx", None)  # torch.cuda.nvtx imports more, and checks at each call

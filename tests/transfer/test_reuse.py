@@ -62,8 +62,7 @@ def test_what_somebody_keeps_of_a_result_stays_as_it_is(kinds):
 
 
 def test_memory_is_used_again_and_so_much_kept_and_given_back_at_the_end():
-    # Without workers, which may hold what they have moved for a moment longer.
-    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 24, threads=1) as pipeline:
+    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 24) as pipeline:
         places = set()
         for count in (30, 20):
             for x in pipeline.to_host(torch.ones(3 << 20) for _ in range(count)):  # none is small

@@ -197,10 +197,12 @@ class Ring:
     def _hand_over(self, chunk: Chunk) -> None:
         """Let a worker do what a chunk needs done on the host."""
         moving: Outcome[None] = Outcome()
+        waiting = [chunk]  # which nobody keeps once it is moved, or dropped
+        moving.call_when_done(waiting.clear)
 
         def work() -> None:
             if moving.begin():
-                self._do(chunk, self._moving)
+                self._do(waiting.pop(), self._moving)
                 moving.set_result(None)
 
         chunk.moving = moving

@@ -15,7 +15,7 @@ from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import InferenceMode, pytree
 from autopar.transfer.copy_plan import packs
-from autopar.transfer.layout import check_tensor, dense, layout_of, within
+from autopar.transfer.layout import are_alike, check_tensor, dense, layout_of, within
 from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring
@@ -59,9 +59,17 @@ class ToDeviceParcels(Parcels):
         return batches
 
     @override
-    def _take(self, group: list[_Batch]) -> int:
+    def _take(self, group: list[Any]) -> int:
         batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
-        tensors, join = self._opened(batch, f"batches[{self._number + len(group)}]")
+        if owned and type(batch) is torch.Tensor:
+            group.append(batch)  # looked at later, together with others
+            return batch.nbytes
+        opened = self._batch(batch, owned, self._number + len(group))
+        group.append(opened)
+        return sys.maxsize if opened.lent else sum(map(_nbytes_of, opened.tensors))
+
+    def _batch(self, batch: Any, owned: bool, number: int) -> _Batch:
+        tensors, join = self._opened(batch, f"batches[{number}]")
         sizes = list(map(_nbytes_of, tensors))
         size_bytes = sum(sizes)
         least = 1 if len(tensors) <= _FEW and size_bytes >= _DIRECT_BYTES else _DIRECT_BYTES
@@ -70,8 +78,7 @@ class ToDeviceParcels(Parcels):
                 sizes[i] = sys.maxsize
         if not owned and size_bytes <= self._aside_bytes and sys.maxsize not in sizes:
             tensors, owned = list(map(torch.clone, tensors)), True
-        group.append(_Batch(tensors, sizes, join, lent=not owned))
-        return size_bytes if owned else sys.maxsize
+        return _Batch(tensors, sizes, join, lent=not owned)
 
     def _opened(
         self, batch: Any, name: str
@@ -97,10 +104,17 @@ class ToDeviceParcels(Parcels):
         return [_host_tensor(leaves[i], i, name) for i in where], join
 
     @override
-    def _make(self, group: list[_Batch]) -> None:
+    def _make(self, group: list[Any]) -> None:
         """Make the load of some batches, with their small tensors in blocks."""
-        tensors = [tensor for batch in group for tensor in batch.tensors]
-        sizes = [size_bytes for batch in group for size_bytes in batch.sizes]
+        alike = len(group) > 1 and are_alike(group, _CPU) and not self._stream.is_pinned(group[0])
+        batches = [] if alike else self._batches(group)
+        if alike:
+            tensors, sizes = group, [group[0].nbytes] * len(group)
+        elif batches:
+            tensors = [tensor for batch in batches for tensor in batch.tensors]
+            sizes = [size_bytes for batch in batches for size_bytes in batch.sizes]
+        else:
+            return
         parts: list[Part] = []
         arriving: list[torch.Tensor] = []
         with InferenceMode(False):  # results outlive the mode in which they are taken ahead
@@ -116,9 +130,20 @@ class ToDeviceParcels(Parcels):
                 host = tuple(zip(pack.offsets, sources, strict=True))
                 parts.append(Part(block, host, staged=sizes[first] < sys.maxsize))
         rest = iter(arriving)
-        values = [batch.join(rest) for batch in group]
-        load = self._load(len(group), parts, lambda: values)
-        load.lent = group[-1].lent
+        values = arriving if alike else [batch.join(rest) for batch in batches]
+        load = self._load(len(values), parts, lambda: values)
+        load.lent = bool(batches) and batches[-1].lent
+
+    def _batches(self, group: list[Any]) -> list[_Batch]:
+        """Those before the first that can't be copied."""
+        batches: list[_Batch] = []
+        try:
+            for number, item in enumerate(group, self._number):
+                is_opened = isinstance(item, _Batch)
+                batches.append(item if is_opened else self._batch(item, True, number))
+        except Exception as error:
+            self._end_by(error)
+        return batches
 
 
 def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 import sys
 from collections.abc import Iterator
 
@@ -15,11 +16,12 @@ from autopar.torch_private import InferenceMode
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import (
     Block,
-    alike,
+    are_alike,
     check_tensor,
     dense,
     is_put_off,
     joined,
+    stacked,
     what_else,
 )
 from autopar.transfer.load import Part
@@ -30,6 +32,8 @@ from autopar.transfer.source import next_owned
 
 _CPU = cpu()
 _FIRST_TOGETHER = 256  # of a list
+
+_kind = operator.attrgetter("shape", "dtype")
 
 
 class ToHostParcels(Parcels):
@@ -88,43 +92,52 @@ class ToHostParcels(Parcels):
                 self._make_here(group)
 
     def _make_here(self, group: list[torch.Tensor]) -> None:
-        targets: list[torch.Tensor] = []
-        direct = False
-        together = len(group) > 1
-        block = alike(group, self._stream.device) if together and self._out is None else None
-        if block is None:
-            group, targets = self._checked(group)
-            if not group:
-                return
-            direct = bool(targets) and self._stream.is_pinned(targets[0])
-            if together and targets and not direct:
-                block = alike(group, self._stream.device)
+        alike = are_alike(group, self._stream.device)
+        tensors, targets = self._taken_of(group, alike)
+        if not tensors:
+            return
+        direct = bool(targets) and self._stream.is_pinned(targets[0])
+        block = stacked(tensors) if alike and len(tensors) > 1 and not direct else None
         if block is not None:
-            self._make_of([block], group, targets)
-        elif direct or not together:
-            self._make_of([Block(tensor, [0]) for tensor in group], group, targets)
+            self._make_of([block], tensors, targets)
+        elif direct or len(tensors) == 1:
+            self._make_of([Block(tensor, [0]) for tensor in tensors], tensors, targets)
         else:
-            sizes = [tensor.nbytes for tensor in group]
+            sizes = [tensor.nbytes for tensor in tensors]
             found = packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes)
-            chosen = ([group[i] for i in pack.members] for pack in found)
-            self._make_of(list(map(joined, chosen, found)), group, targets)
+            chosen = ([tensors[i] for i in pack.members] for pack in found)
+            self._make_of(list(map(joined, chosen, found)), tensors, targets)
 
-    def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _taken_of(
+        self, group: list[torch.Tensor], alike: bool
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors before the first that can't be copied, laid out, and those of `out`."""
         tensors: list[torch.Tensor] = []
         targets: list[torch.Tensor] = []
-        for number, tensor in enumerate(group, self._number):
-            name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
-            try:
-                check_tensor(tensor, name, self._stream.device)
-                if self._out is None:
-                    tensors.append(dense(tensor))
-                else:
-                    targets.append(self._target(tensor, number))
-                    tensors.append(dense(tensor).contiguous())
-            except Exception as error:
-                self._end_by(error)
-                break
+        try:
+            for number, tensor in enumerate(group, self._number):
+                if not alike:
+                    kind = f"what fn returned for item {number}"
+                    name = kind if self._maps else f"tensors[{number}]"
+                    tensor = dense(check_tensor(tensor, name, self._stream.device))
+                if self._out is not None:
+                    tensor = tensor.contiguous()
+                    targets.append(self._next_target(number))
+                tensors.append(tensor)
+        except Exception as error:
+            self._end_by(error)
+        fit = are_alike(targets, _CPU) and alike and _kind(targets[0]) == _kind(tensors[0])
+        done = 0
+        try:
+            for target in targets:
+                name = f"out[{self._number + done}]"
+                if not fit:
+                    _check_target(target, tensors[done], name)
+                self._occupy(target, name)
+                done += 1
+        except Exception as error:  # which comes before the one above
+            self._end_by(error)
+            del tensors[done:], targets[done:]
         torch.autograd.graph.increment_version(targets)  # a graph may have saved them
         return tensors, targets
 
@@ -146,7 +159,8 @@ class ToHostParcels(Parcels):
                 landed += hosts
                 # `.data`, so that moves are no changes: rows of one tensor count them together.
                 into = tuple((at, it.data) for at, it in zip(block.offsets, hosts, strict=False))
-                staged = len(into) > 1 or not self._stream.is_pinned(into[0][1])
+                pinned = self._pin or (bool(targets) and self._stream.is_pinned(into[0][1]))
+                staged = len(into) > 1 or not pinned
                 parts.append(Part(block.device, into, staged))
         if self._out is not None:
             self._load(len(tensors), parts, lambda: self._free(targets))
@@ -155,40 +169,28 @@ class ToHostParcels(Parcels):
         else:
             self._load(len(tensors), parts, lambda: _split(blocks, landed))
 
-    def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """The next tensor of `out`, checked to fit, and taken."""
+    def _next_target(self, number: int) -> torch.Tensor:
         assert self._out is not None
-        name = f"out[{number}]"
         try:
-            target = next(self._out)
+            return next(self._out)
         except StopIteration:
             msg = f"out has only {number} tensors; expected one for each of tensors."
             raise ValueError(msg) from None
-        check_tensor(target, name, _CPU)
-        if target.shape != tensor.shape or target.dtype != tensor.dtype:
-            msg = (
-                f"{name} is {tuple(target.shape)} of {target.dtype}; expected "
-                f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
-            )
-            raise ValueError(msg)
-        if not target.is_contiguous() or is_put_off(target):
-            msg = (
-                f"{name} is a view whose elements don't lie in order; expected a contiguous "
-                f"tensor. Give one that torch.empty has made, or rows of one."
-            )
-            raise ValueError(msg)
-        if target.numel():
-            mine = (target.data_ptr(), target.data_ptr() + target.nbytes, name)
-            at = bisect.bisect(self._taken, mine)
-            for start, stop, other in self._taken[max(0, at - 1) : at + 1]:
-                if start < mine[1] and mine[0] < stop:
-                    msg = (
-                        f"{name} shares memory with {other}, whose item is still under way; "
-                        f"expected memory of its own. Give one tensor for each item."
-                    )
-                    raise ValueError(msg)
-            self._taken.insert(at, mine)
-        return target
+
+    def _occupy(self, target: torch.Tensor, name: str) -> None:
+        """Refuse memory of `out` that an item under way has, and note the rest."""
+        start, stop = target.data_ptr(), target.data_ptr() + target.nbytes
+        if start == stop:
+            return
+        at = bisect.bisect(self._taken, (start, stop, name))
+        for low, high, other in self._taken[max(0, at - 1) : at + 1]:
+            if low < stop and start < high:
+                msg = (
+                    f"{name} shares memory with {other}, whose item is still under way; "
+                    f"expected memory of its own. Give one tensor for each item."
+                )
+                raise ValueError(msg)
+        self._taken.insert(at, (start, stop, name))
 
     @override
     def drop(self) -> None:
@@ -201,6 +203,23 @@ class ToHostParcels(Parcels):
             if target.numel():
                 del self._taken[bisect.bisect(self._taken, (target.data_ptr(),))]
         return targets
+
+
+def _check_target(target: torch.Tensor, tensor: torch.Tensor, name: str) -> None:
+    """Refuse a tensor of `out` that another can't be copied to."""
+    check_tensor(target, name, _CPU)
+    if _kind(target) != _kind(tensor):
+        msg = (
+            f"{name} is {tuple(target.shape)} of {target.dtype}; expected "
+            f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
+        )
+        raise ValueError(msg)
+    if not target.is_contiguous() or is_put_off(target):
+        msg = (
+            f"{name} is a view whose elements don't lie in order; expected a contiguous "
+            f"tensor. Give one that torch.empty has made, or rows of one."
+        )
+        raise ValueError(msg)
 
 
 def _sizes(group: list[torch.Tensor], source: Iterator[torch.Tensor]) -> Iterator[int]:
