@@ -106,10 +106,12 @@ class ToDeviceParcels(Parcels):
     @override
     def _make(self, group: list[Any]) -> None:
         """Make the load of some batches, with their small tensors in blocks."""
-        alike = len(group) > 1 and are_alike(group, _CPU) and not self._stream.is_pinned(group[0])
+        alike = are_alike(group, _CPU)
         batches = [] if alike else self._batches(group)
         if alike:
-            tensors, sizes = group, [group[0].nbytes] * len(group)
+            tensors, size_bytes = group, group[0].nbytes
+            direct = size_bytes >= _DIRECT_BYTES and self._stream.is_pinned(group[0])
+            sizes = [sys.maxsize if direct else size_bytes] * len(group)
         elif batches:
             tensors = [tensor for batch in batches for tensor in batch.tensors]
             sizes = [size_bytes for batch in batches for size_bytes in batch.sizes]

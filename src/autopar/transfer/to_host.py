@@ -31,7 +31,7 @@ from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 _CPU = cpu()
-_FIRST_TOGETHER = 256  # of a list
+_FIRST_TOGETHER = 128  # of a list: the next are taken while these are moved
 
 _kind = operator.attrgetter("shape", "dtype")
 
