@@ -64,9 +64,12 @@ class ToHostParcels(Parcels):
     @override
     def _coming(self, group: list[torch.Tensor]) -> Iterator[int]:
         if not self._given:
-            return super()._coming(group)
+            yield from super()._coming(group)
+            return
         self._caller = self._stream.caller()
-        return _sizes(group, self._source)
+        for tensor in self._source:
+            group.append(tensor)
+            yield tensor.nbytes if isinstance(tensor, torch.Tensor) else sys.maxsize
 
     @override
     def _take(self, group: list[torch.Tensor]) -> int:
@@ -220,13 +223,6 @@ def _check_target(target: torch.Tensor, tensor: torch.Tensor, name: str) -> None
             f"tensor. Give one that torch.empty has made, or rows of one."
         )
         raise ValueError(msg)
-
-
-def _sizes(group: list[torch.Tensor], source: Iterator[torch.Tensor]) -> Iterator[int]:
-    """Add tensors of a list, and tell their sizes, in a third of the time that `_take` needs."""
-    for tensor in source:
-        group.append(tensor)
-        yield tensor.nbytes if isinstance(tensor, torch.Tensor) else sys.maxsize
 
 
 def _split(blocks: list[Block], hosts: list[torch.Tensor]) -> list[torch.Tensor]:
