@@ -129,8 +129,8 @@ def race(
         check_work("reset", reset)
     if setup is not None:
         check_work("setup", setup)
-    compare = partial(_differences, ways, wanted, close, setup, reset)
-    checks, failed, before = _checked(compare)
+    compare = partial(_compared, ways, wanted, close, setup, reset)
+    checks, failed, before = compare()
     if failed:
         words = f"nothing was timed, as results differ. {failed} Mend the way that is wrong."
         warnings.warn(words, stacklevel=2)
@@ -144,7 +144,7 @@ def race(
         flops=flops,
         calls=calls,
     )
-    checks, failed, after = _checked(compare)
+    checks, failed, after = compare()
     again = (
         "A way that uses up or changes what it is given does other work in later calls: let it "
         "make that anew, or let `setup` put it back."
@@ -173,25 +173,15 @@ def race(
     return Findings(measurements, timelines, checks, values)
 
 
-def _checked(
-    compare: Callable[[], tuple[dict[str, str], Mapping[str, Any]]],
-) -> tuple[dict[str, bool], str, Mapping[str, Any]]:
-    """Which checks hold, what those that don't have to say, and what results were compared with."""
-    differences, wanted = compare()
-    failed = [f"{check}: no, {why}." for check, why in differences.items() if why]
-    return {check: not why for check, why in differences.items()}, " ".join(failed), wanted
-
-
-def _differences(
+def _compared(
     ways: Ways,
     wanted: Mapping[str, Any] | None,
     close: Mapping[str, float],
     setup: Callable[[], object] | None,
     reset: Callable[[], object] | None,
-) -> tuple[dict[str, str], Mapping[str, Any]]:
-    """Run each way once; by check, in what its result differs from the wanted one, and that."""
-    differences: dict[str, str] = {}
-    than = "what is expected"
+) -> tuple[dict[str, bool], str, Mapping[str, Any]]:
+    """Run each way once: which checks hold, what the others have to say, and what was wanted."""
+    checks, failed, than = dict[str, bool](), list[str](), "what is expected"
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
         leaves = noting(f"while {label!r} was checked", _leaves, way, reset, setup)
@@ -199,23 +189,22 @@ def _differences(
             for earlier, result in held:
                 _refuse_shared(result, leaves, (earlier, label))
             held = [*held[:1], (label, leaves)]
-        kept = copy.deepcopy if wanted is None else _itself
-        values = _comparable(_way(label), leaves, kept)
+        who = f"the way {label!r}"
         if wanted is not None:
-            share = close.get(label, 0.0)
-            kind = f"within {share:g} of" if share else "equal to"
-            differences[f"{label}: {kind} {than}"] = _difference(
-                label, values, wanted, dict.fromkeys(wanted, share)
-            )
-        elif all(value is None for value in values.values()):
+            values, share = _comparable(who, leaves, lambda leaf: leaf), close.get(label, 0.0)
+            check = f"{label}: {f'within {share:g} of' if share else 'equal to'} {than}"
+            why = _difference(label, values, wanted, dict.fromkeys(wanted, share))
+            checks[check] = not why
+            failed += [f"{check}: no, {why}."] * bool(why)
+            continue
+        wanted, than = _comparable(who, leaves, copy.deepcopy), label
+        if all(value is None for value in wanted.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "
                 f"expected what it computes. Return that, or pass `expected`."
             )
             raise ValueError(msg)
-        else:
-            wanted, than = values, label
-    return differences, wanted or {}
+    return checks, " ".join(failed), wanted or {}
 
 
 def _refuse_shared(
@@ -283,14 +272,6 @@ def _refusing(who: str, place: str, leaf: object) -> Iterator[None]:
         raise TypeError(msg) from error
 
 
-def _way(label: str) -> str:
-    return f"the way {label!r}"
-
-
-def _itself(leaf: Any) -> Any:
-    return leaf
-
-
 def _difference(
     label: str, values: Mapping[str, Any], wanted: Mapping[str, Any], shares: Mapping[str, float]
 ) -> str:
@@ -300,7 +281,7 @@ def _difference(
         return f"it is made of {made} instead of {should}"
     differences, near = [], _UNLIKE if any(shares.values()) else 0.0
     for place, value in values.items():
-        with _refusing(_way(label), place, value):
+        with _refusing(f"the way {label!r}", place, value):
             if why := _unlike(value, wanted[place], shares[place]):
                 differences.append(f"{place}: {why}")
                 rounding = _rounding(wanted[place])

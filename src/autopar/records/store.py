@@ -6,9 +6,7 @@ import difflib
 import hashlib
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 from autopar.files import write_atomically
 from autopar.records.record import Record, RecordError
-from autopar.refusal import check_type, whole_number
+from autopar.refusal import check_type
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
@@ -109,10 +107,12 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
     """Read a record, which must be whole and as it was written."""
     path = Path(path)
     try:
-        with _reading("it"):
-            return _loaded(path)
-    except RecordError as error:
-        msg = f"{path.parent.name}/{path.name}: {error}. {again}"
+        return _loaded(path)
+    except Exception as error:  # whatever anyone may have written
+        why = str(error).rstrip(".")
+        if not isinstance(error, RecordError):
+            why = f"it can't be read ({type(error).__name__}: {why})"
+        msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None
 
 
@@ -135,38 +135,19 @@ def _loaded(path: Path) -> Record:
     is_known = type(version) is int and version == SCHEMA
     _require(is_known, f"has schema version {version!r}; this autopar reads {SCHEMA}")
     seal = fields.pop("seal", None)
-    for name, field in fields.items():
-        with _reading(name):
-            json.dumps(field, allow_nan=False)
     was_sealed = _seal({"schema": version, **fields})
     _require(seal == was_sealed, "was edited: its contents don't match its seal")
     name, files = fields["experiment"], {}
     _require(name == path.stem, f"is a record of {name!r}, not {path.stem!r}")
-    check_type("files", fields.setdefault("files", {}), dict, "SHA-256 by name.")
-    for name, sha256 in fields["files"].items():
+    for name, sha256 in fields.setdefault("files", {}).items():
         check_name(name, "file")
         files[name] = path.with_name(name).read_bytes()
         is_same = _sha256(files[name]) == sha256
         _require(is_same, f"its file {name} is not the one that was recorded")
-    decoded: dict[str, Any] = {"files": files}
-    for name, decode in (("measurements", _measurement), ("timelines", _unpack)):
-        check_type(name, fields[name], dict, "fields by label.")
-        for label, packed in fields[name].items():
-            with _reading(f"{name}[{label!r}]"):
-                decoded.setdefault(name, {})[label] = decode(label, packed)
-    return Record(**{**fields, **decoded}, live=False, code_changed=False)
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """Say what could not be read."""
-    try:
-        yield
-    except RecordError:
-        raise
-    except Exception as error:  # whatever anyone may have written
-        msg = f"{what} can't be read ({type(error).__name__}: {str(error).rstrip('.')})"
-        raise RecordError(msg) from None
+    timed = fields["measurements"].items()
+    fields["measurements"] = {label: Measurement(label, **of) for label, of in timed}
+    fields["timelines"] = {label: _unpack(of) for label, of in fields["timelines"].items()}
+    return Record(**{**fields, "files": files}, live=False)
 
 
 def _content(record: Record) -> bytes:
@@ -206,23 +187,11 @@ def _pack(timeline: Timeline) -> dict[str, Any]:
     return {"alignment_error_s": error_s, "names": [*names], "lanes": [*lanes], "spans": spans}
 
 
-def _measurement(label: str, of: Mapping[str, Any]) -> Measurement:
-    return Measurement(label, **of)
-
-
-def _unpack(_label: str, packed: Mapping[str, Any]) -> Timeline:
-    names, lanes = packed["names"], packed["lanes"]
-    check_type("names", names, list, "the names of spans in a list.")
-    ranges = {"name": (0, len(names) - 1), "lane": (0, len(lanes) - 1)}
-    ranges |= dict.fromkeys(("start_ns", "end_ns"), (-sys.maxsize, sys.maxsize))
+def _unpack(packed: Mapping[str, Any]) -> Timeline:
     spans = []
-    for span in packed["spans"]:
-        name, place, start_ns, end_ns = (
-            whole_number(f"a span's {column}", value, *ranges[column])
-            for column, value in zip(ranges, span, strict=True)
-        )
-        lane, kind = lanes[place]
-        spans.append(Span(names[name], lane, start_ns / 1e9, end_ns / 1e9, kind))
+    for name, place, start_ns, end_ns in packed["spans"]:
+        lane, kind = packed["lanes"][place]
+        spans.append(Span(packed["names"][name], lane, start_ns / 1e9, end_ns / 1e9, kind))
     return Timeline(tuple(spans), packed["alignment_error_s"])
 
 
