@@ -22,7 +22,7 @@ from autopar.traces.findings import CAUSES, LEAST_SHARE
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
-from autopar.traces.trace import HOST, TraceError
+from autopar.traces.trace import TraceError
 
 VERSION = 5  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
@@ -193,13 +193,13 @@ def comparison(before: Report, after: Report) -> Section:
     """What has changed from one trace to another: times, and what idle time is due to.
 
     Of a range it is the mean of each time, since one trace may have it more often. Of traces that
-    were read in part, or are in doubt, the times alone: the rest may be missing.
+    were read in part, or are in doubt, nothing is given.
     """
     reports = before, after
     said = [f"{before.name}: {remark}" for remark in before.remarks()]
-    is_certain = not any(it.view.trace.is_cut or it.view.trace.doubts for it in reports)
-    if not is_certain:
+    if any(it.view.trace.is_cut or it.view.trace.doubts for it in reports):
         said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
+        return Section("Before and after", said, level=1)
     columns = [_told(report) for report in reports]
     least_s = LEAST_SHARE * max(told["", "time"] for told in columns)
     rows = []
@@ -207,18 +207,19 @@ def comparison(before: Report, after: Report) -> Section:
         before_s, after_s = times_s = [told.get((gpu, words), 0.0) for told in columns]
         if max(times_s) < least_s:
             continue
-        seen = zip(columns, reports, strict=True)
-        whys = ["" if (gpu, words) in told else _missing(report, gpu) for told, report in seen]
-        cells = [why or format_seconds(s) for why, s in zip(whys, times_s, strict=True)]
+        there = [gpu in ("", *it.view.gpus, *it.figures) for it in reports]
+        cells = [
+            format_seconds(s) if is_there else "not there"
+            for s, is_there in zip(times_s, there, strict=True)
+        ]
         change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
-        rows.append((words, *cells, "" if any(whys) else change))
-    headers, shown = ("what", "before", "after", "change"), 3 + is_certain
+        rows.append((words, *cells, change if all(there) else ""))
     which = "each as a whole: --range compares steps"
     if before.view.range_name is not None:
         times = [f"{len(each.view.occurrences):,}" for each in reports]
         which = f"each time on average, of {times[0]} and of {times[1]}"
     caption = f"{before.name}, and then {after.name}: {which}"
-    table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
+    table = tabulate(("what", "before", "after", "change"), rows, caption=caption)
     return Section("Before and after", [*said, table], level=1)
 
 
@@ -233,14 +234,6 @@ def _told(report: Report) -> dict[tuple[str, str], float]:
         told |= {(gpu, f"{gpu}: {CAUSES[cause].title}"): s for cause, s in causes_s.items()}
     times = max(len(report.view.occurrences), 1)
     return {key: seconds / times for key, seconds in told.items()}
-
-
-def _missing(report: Report, gpu: str) -> str:
-    """Why a report has no time of a GPU, in two words; empty if that is none."""
-    trace = report.view.trace
-    if trace.is_cut or not trace.doubts.keys().isdisjoint({gpu, HOST, "GPUs"}):
-        return "not known"
-    return "" if gpu in {*report.view.gpus, *report.figures} else "not there"
 
 
 def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:
