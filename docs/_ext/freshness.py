@@ -53,7 +53,7 @@ def look_at_records(app, config) -> None:
         msg = f"{len(bad)} records can't be shown:\n{lines}"
         raise SystemExit(msg)  # no traceback helps
     for line in stale_records(scripts, FOLDER):
-        logger.info("shown, and said to be of an earlier version or another machine: %s", line)
+        logger.info("shown, and said to be of an earlier version: %s", line)
 
 
 def forget_stale_pages(app, config) -> None:

@@ -89,11 +89,6 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
     for may_be_earlier in (True, False):
         (line,) = stale_records(scripts, records, may_be_earlier=may_be_earlier)
         assert "shown.json: it can't be read" in line
-    other = replace(record, experiment="shown", digest=shown_by(scripts)[0].digest({}))
-    write_record(replace(other, hardware={**record.hardware, "processors": "A"}), records)
-    (line,) = stale_records(scripts, records)
-    assert "shown.json: it can't be read" in line
-    assert stale_records(scripts, records, may_be_earlier=True) == [], "another machine's is shown"
 
 
 @pytest.mark.parametrize(

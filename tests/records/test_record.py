@@ -217,9 +217,9 @@ def test_of_several_records_the_newest_of_this_code_without_noise_is_taken(recor
         changes = {"measurements": {"both": measurement}, "recorded_at": at, "digest": digest}
         written = write_record(replace(record, hardware=hardware, **changes), tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
-    taken, _ = newest_of(Wanted(NAME, lambda _: now, PARAMETERS), tmp_path)
+    taken = newest_of(Wanted(NAME, lambda _: now, PARAMETERS), tmp_path)
     assert taken.origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
-    taken, _ = newest_of(Wanted(NAME, lambda _: "sha256:2", PARAMETERS), tmp_path)
+    taken = newest_of(Wanted(NAME, lambda _: "sha256:2", PARAMETERS), tmp_path)
     assert (taken.processors, taken.code_changed) == ("2 × NVIDIA T", True)
     assert newest_record(NAME, tmp_path).processors == "2 × NVIDIA T"  # of whatever code
     (tmp_path / "2-x-nvidia-t" / f"{NAME}.json").unlink()

@@ -123,30 +123,6 @@ def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tm
         load_record(path)
 
 
-def test_a_damaged_record_of_one_machine_blocks_no_good_one_of_another(
-    record, path, tmp_path, capsys
-):
-    hardware = {**record.hardware, "processors": "2 × NVIDIA A"}
-    other = write_record(replace(record, hardware=hardware), tmp_path)
-    load(tmp_path)
-    assert capsys.readouterr().out == "", "nothing is damaged"
-    path.write_bytes(path.read_bytes()[:-9])
-    for show in (lambda: load(tmp_path), lambda: newest_record(NAME, tmp_path)):
-        assert show().processors == "2 × NVIDIA A"
-        said = capsys.readouterr().out
-        assert said.startswith(f"{path.parent.name}/{path.name}: it can't be read")
-        assert said.endswith("So that of another machine is shown: 2 × NVIDIA A.\n")
-    others = {**PARAMETERS, "size": 65}
-    with pytest.raises(RecordError, match=f"(?s){path.parent.name}/.*was measured with parameters"):
-        load(tmp_path, parameters=others)
-    other.write_bytes(b"")
-    with pytest.raises(RecordError) as caught:
-        load(tmp_path)
-    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
-        f"{damaged.parent.name}/{NAME}.json" for damaged in sorted([path, other])
-    ]
-
-
 _OUTSIDE = ["../x", "/x", "a\\b", "..", ".x", "", "a\0", "a\n", "C:x", " x", "x" * 200, "a.json"]
 
 

@@ -91,9 +91,8 @@ def recorded(
 
     A record must have been measured with these parameters. Of several, those of this very code come
     first, then those whose samples are not noisy, then the newest. The origin of one of earlier
-    code says so; cells of a notebook are not held against records. Where that of another machine is
-    damaged, this is printed. A record is also loaded where a profiler that the experiment starts
-    does not work.
+    code says so; cells of a notebook are not held against records. A record is also loaded where a
+    profiler that the experiment starts does not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -107,7 +106,7 @@ def recorded(
             given.
 
     Raises:
-        RecordError: There is none, or all are damaged, edited or of other parameters.
+        RecordError: There is none, one is damaged or edited, or all are of other parameters.
         RuntimeError: A check of the experiment failed.
 
     >>> import autopar as ap
@@ -140,7 +139,7 @@ def recorded(
     elif record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
     again = f"On a machine with {' and '.join(has)} run: {_command(experiment)}"
-    return _shown(Wanted(name, partial(code_digest, experiment), parameters, again), folder)
+    return newest_of(Wanted(name, partial(code_digest, experiment), parameters, again), folder)
 
 
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
@@ -155,7 +154,7 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
         folder: Where records lie, as for `recorded`.
 
     Raises:
-        RecordError: There is none, or all are damaged or edited.
+        RecordError: There is none, or one is damaged or edited.
 
     >>> from autopar.records.store import FOLDER
     >>> import autopar as ap
@@ -165,15 +164,7 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     scripts = [] if folder else gallery.scripts_of()
     shown = gallery.shown_by(script for script in scripts if name in script.read_text())
     by_name = {wanted.name: wanted for wanted in shown}
-    return _shown(by_name.get(name, Wanted(name)), folder)
-
-
-def _shown(wanted: Wanted, folder: Path | str | None) -> Record:
-    """The newest record; where another machine's is damaged, say so on the page."""
-    record, damages = newest_of(wanted, folder)
-    for why in damages:
-        print(f"{why}\nSo that of another machine is shown: {record.processors}.")
-    return record
+    return newest_of(by_name.get(name, Wanted(name)), folder)
 
 
 def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:

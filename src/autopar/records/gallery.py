@@ -36,20 +36,16 @@ def stale_records(
 ) -> list[str]:
     """A line for each record that a script shows and that no folder has as it should be.
 
-    With `may_be_earlier` those will do that pages show, and say so: one of earlier code, or that of
-    another machine than the one whose record is damaged.
+    With `may_be_earlier` one of earlier code will do, as pages show it and say so.
     """
     lines = []
     for wanted in shown_by(scripts):
         errors = []
         for folder in folders:
             try:
-                newest, why = newest_of(wanted, folder)
-                if newest.code_changed:
+                if newest_of(wanted, folder).code_changed and not may_be_earlier:
                     earlier = f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
-                    why = [*why, earlier]
-                if why and not may_be_earlier:
-                    errors.append("\n".join(why))
+                    errors.append(earlier)
             except RecordError as error:
                 errors.append(str(error))
         lines += errors[:1] if len(errors) == len(folders) else []

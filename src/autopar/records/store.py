@@ -38,22 +38,15 @@ class Wanted(NamedTuple):
     again: str = "On a machine with GPUs run: python -m autopar record"
 
 
-def newest_of(wanted: Wanted, folder: Path | str | None = None) -> tuple[Record, list[str]]:
-    """Load a record, on whichever machine it was measured, with what is wrong with other machines'.
+def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
+    """Load a record, on whichever machine it was measured: of several, that of most `preference`.
 
-    Of several it is the one of most `preference`. Of a digest, one of earlier code says so; one of
-    other parameters is refused.
+    Of a digest, one of earlier code says so; one of other parameters is refused.
     """
     name, digest, parameters, again = wanted
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
-    records, damages = [], []
-    for path in sorted(folder.glob(f"*/{name}.json")):
-        try:
-            records.append(load_record(path, again))
-        except RecordError as error:
-            damages.append(str(error))
-    _require(records or not damages, "\n".join(damages))
+    records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
     names = sorted({path.stem for path in folder.glob("*/*.json")})
     nearest = ", ".join(difflib.get_close_matches(name, names, cutoff=0.0))
     near = f"The nearest names are {nearest}. " if nearest else ""  # it may be misspelled
@@ -63,13 +56,13 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> tuple[Record,
         was = records[-1].parameters
         records = [record for record in records if record.parameters == now]
         other = f"{name}.json: was measured with parameters {was}, now {now}. {again}"
-        _require(records, "\n".join([*damages, other]))
+        _require(records, other)
     if digest:
         records = [
             replace(record, code_changed=digest(record.parameters) not in ("", record.digest))
             for record in records
         ]
-    return max(records, key=preference), damages
+    return max(records, key=preference)
 
 
 def preference(record: Record) -> tuple[bool, bool, datetime]:
