@@ -22,7 +22,6 @@ SCHEMA = 1
 FOLDER = Path(__file__).parents[1] / "recorded"
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
 _MAX_FILE_BYTES = 300_000  # so does a file beside it
-_BY_LINES = ("measurements", "timelines", "hardware", "software")  # a line for each part of them
 _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
 
 
@@ -144,7 +143,7 @@ def _loaded(path: Path) -> Record:
 
 
 def _content(record: Record) -> bytes:
-    """A record as the JSON that its file has, whose lines suit diffs."""
+    """A record as the JSON that its file has, a line for each field."""
     fields: dict[str, Any] = {"schema": SCHEMA, **vars(record)}
     del fields["live"], fields["code_changed"], fields["files"]
     fields["measurements"] = {
@@ -158,13 +157,8 @@ def _content(record: Record) -> bytes:
     fields["timelines"] = {label: _pack(timeline) for label, timeline in record.timelines.items()}
     if record.files:
         fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
-    lines = []
-    for name, value in {**fields, "seal": _seal(fields)}.items():
-        text = json.dumps(value)
-        if name in _BY_LINES and value:
-            inner = [f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in value.items()]
-            text = "{\n" + ",\n".join(inner) + "\n}"
-        lines.append(f"{json.dumps(name)}: {text}")
+    fields["seal"] = _seal(fields)
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 

@@ -83,10 +83,8 @@ def evidence_of(
     lanes = _named_threads(host)
     tags = tuple(tag._replace(lane=lanes.get(tag.lane, tag.lane)) for tag in host.tags)
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
-    unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
-    host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
     return Trace(
-        *(work, host, handed, tuple(warnings), doubts),
+        *(work, replace(host, tags=tags), handed, tuple(warnings), doubts),
         alignment_error_s=skew_s,
         zero_s=zero_us / 1e6,
     )
@@ -104,12 +102,8 @@ def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:
 
 def number(value: object) -> float:
     """What a file has as a number, also as text; NaN for all else."""
-    if type(value) is float:
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return math.nan
     try:
-        return float(value)
+        return float(value) if type(value) in (float, int, str) else math.nan  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         return math.nan
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from autopar.display.format import format_seconds, printable, shortened
 from autopar.display.page import page
@@ -46,14 +47,6 @@ class Options:
     compare: Path | None = None  # another trace, to compare with
     fail_under: float | None = None  # for the share of the lower bound in the time
     outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
-
-    def report(self, path: Path, name: str) -> Report:
-        """The report of one trace."""
-        if path == STANDARD and sys.stdin is None:
-            msg = "standard input is closed; expected a trace there. Name a file."
-            raise TraceError(msg)
-        trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
-        return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
 
 def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, int]:
@@ -155,12 +148,17 @@ def _reports(
     range or a GPU.
     """
     names = [path.name for path in paths]
+    asked: Any = {"range_name": options.range_name, "gpu": options.gpu, "top": options.top}
     reports: list[Report] = []
     errors: dict[str, ValueError] = {}
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            reports.append(options.report(path, name))
+            if path == STANDARD and sys.stdin is None:
+                msg = "standard input is closed; expected a trace there. Name a file."
+                raise TraceError(msg)
+            trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
+            reports.append(Report(trace, name=name, **asked))
         except OSError as error:
             errors[str(path)] = TraceError(f"{path}: {error.strerror}")
         except TraceError as error:

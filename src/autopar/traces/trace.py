@@ -121,13 +121,8 @@ class Records:
         return {keys[code]: group for code, group in by_start}
 
     def parts(self, key: Callable[[Tag], _K]) -> dict[_K, Records]:
-        """Key -> the records that have it, with no other tags than theirs."""
-        parts = {}
-        for name, places in self.groups(key).items():
-            part = self[places]
-            tagged = np.unique(part.tagged, return_inverse=True)[1]
-            parts[name] = replace(part, tags=tuple(part.present), tagged=tagged)
-        return parts
+        """Key -> the records that have it."""
+        return {name: self[places] for name, places in self.groups(key).items()}
 
     def sets(self, key: Callable[[Tag], _K]) -> dict[_K, Intervals]:
         """Key -> the set of times in which there was a record that has it."""

@@ -35,7 +35,7 @@ class Usage:
         self.busy = covered(work.times_s)
         self.idle = without(window, self.busy)
         self.waiting = NEVER  # for other ranks, if their traces are there, too
-        computing = (tag for tag in work.tags if tag.kind == "compute")
+        computing = (tag for tag in work.present if tag.kind == "compute")
         self.computing_streams = {tag.stream for tag in computing} - {""}
 
     @property
