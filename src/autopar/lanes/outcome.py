@@ -50,13 +50,15 @@ class Outcome(Generic[T]):
         if self.dropped():
             self._call()
 
-    def set_result(self, value: T) -> None:
-        """Settle it with a value."""
-        self._settle(value, None)
+    def set_result(self, value: T | None, error: BaseException | None = None) -> None:
+        """Settle it with a value, or with an error."""
+        if self._settled is None:
+            self._settled = value, error, None if error is None else error.__traceback__
+        self._call()
 
     def set_exception(self, error: BaseException) -> None:
         """Settle it with an error."""
-        self._settle(None, error)
+        self.set_result(None, error)
 
     def value(self) -> T:
         """The value that it was settled with."""
@@ -92,11 +94,6 @@ class Outcome(Generic[T]):
             self._calls.append(call)
         if self.done():
             self._call()
-
-    def _settle(self, value: object, error: BaseException | None) -> None:
-        if self._settled is None:
-            self._settled = value, error, None if error is None else error.__traceback__
-        self._call()
 
     def _call(self) -> None:
         try:
