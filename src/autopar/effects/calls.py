@@ -15,10 +15,9 @@ from autopar.effects.operators import (
     ROUTINES,
     Arguments,
     bound_to,
-    is_told_strides,
-    may_draw,
-    names_in,
-    outputs,
+    declares,
+    is_random,
+    is_still,
     returns_fresh,
     schemas_of,
     written_arguments,
@@ -26,6 +25,7 @@ from autopar.effects.operators import (
 from autopar.effects.task import Task
 from autopar.torch_private import pytree
 
+_WHERE = {"self", "size", "stride"}  # of a call that says where in memory it reads
 _NAMING = {"autopar", "functools", "operator", "torch"}  # whose objects may have names
 
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
@@ -121,16 +121,22 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
             "tensors that stay where they are. Use copy_, or do it before"
         )
         raise ValueError(msg)
-    if not schemas or kwargs.keys() - names_in(schemas) - {"out"}:  # a name of Python's alone
+    told = [declares(schema) for schema in schemas]
+    names = set[str]().union(*(one.defaults for one in told))
+    if not schemas or kwargs.keys() - names - {"out"}:  # a name of Python's alone
         return None
-    generator, given_outputs = kwargs.get("generator"), outputs(schemas, kwargs)
-    written = [generator, *given_outputs.values()]
+    into = {"out"}.union(*(one.outputs for one in told)) & kwargs.keys()
+    outputs = [kwargs[name] for name in into if kwargs[name] is not None]
+    generator = kwargs.get("generator")
+    written = [generator, *outputs]
     for schema in schemas:
         written += written_arguments(schema, args, kwargs)
-    random = generator is None and may_draw(operator_name, schemas, args, kwargs)
-    fresh = not given_outputs and returns_fresh(fn)
+    draws = generator is None and is_random(operator_name)
+    random = draws and not all(is_still(one.values(args, kwargs)) for one in told)
+    fresh = not outputs and returns_fresh(fn)
     complete = operator_name.startswith("aten::")
-    return Declared(_distinct(written), random, fresh, complete, is_told_strides(schemas))
+    beyond = any(one.defaults.keys() >= _WHERE for one in told)
+    return Declared(_distinct(written), random, fresh, complete, beyond)
 
 
 def name_of(fn: Callable[..., Any]) -> str:

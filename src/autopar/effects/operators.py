@@ -22,7 +22,6 @@ Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
 
 _STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
-_WHERE = {"self", "size", "stride"}
 _TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -134,71 +133,31 @@ def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -
     return [value for name, value in values.items() if name in names]
 
 
-def outputs(schemas: Schemas, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that an operator puts results in: `out`, or what one of its overloads calls it."""
-    names = {"out", *(name for schema in schemas for name in declares(schema).outputs)}
-    return {name: value for name, value in kwargs.items() if name in names and value is not None}
-
-
-def names_in(schemas: Schemas) -> set[str]:
-    """The names of all arguments that an operator declares."""
-    return {name for schema in schemas for name in declares(schema).defaults}
-
-
-def is_told_strides(schemas: Schemas) -> bool:
-    """Whether a call says where in memory it reads, and so may leave the part that it is given.
-
-    >>> is_told_strides(schemas_of(torch.as_strided)[1]), is_told_strides(schemas_of(torch.t)[1])
-    (True, False)
-    """
-    return any(declares(schema).defaults.keys() >= _WHERE for schema in schemas)
-
-
-def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator may draw random numbers, by its name, as in `aten::rand`.
-
-    >>> name, schemas = schemas_of(torch.dropout)
-    >>> may_draw(name, schemas, (torch.ones(1), 0.5, True), {})
-    True
-    >>> may_draw(name, schemas, (torch.ones(1), 0.5, False), {})
-    False
-    """
-    return _is_random(name) and not all(_is_still(schema, args, kwargs) for schema in schemas)
-
-
 @functools.cache
-def _is_random(name: str) -> bool:
+def is_random(name: str) -> bool:
+    """Whether an operator may draw random numbers, by its name, as in `aten::rand`."""
     namespace, _, own_name = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), own_name, None)
     tags = [getattr(packet, overload).tags for overload in packet.overloads()] if packet else []
     return any(torch.Tag.nondeterministic_seeded in some for some in tags)
 
 
-def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
-    values = declares(schema).values(args, kwargs)
+def is_still(values: Mapping[str, Any]) -> bool:
+    """Whether arguments tell an operator not to draw random numbers, as by a dropout of 0."""
     rate = values.get("dropout_p")
     return values.get("training", values.get("train")) is False or (
         type(rate) in (int, float) and rate == 0
     )
 
 
+@functools.cache
 def returns_fresh(fn: Callable[..., Any]) -> bool:
-    """Whether results never lie in the memory of arguments: torch's operators declare it.
+    """Whether an operator's results never lie in the memory of its arguments, as far as is known.
 
-    Not so where they are called with `outputs`; of other functions, and of operators made of
-    others, it is not known.
-
-    >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
-    (True, False, False)
+    >>> returns_fresh(torch.mm), returns_fresh(torch.t)
+    (True, False)
     """
     operator, schemas = schemas_of(fn)
-    return bool(schemas) and _operator_returns_fresh(fn, operator)
-
-
-@functools.cache
-def _operator_returns_fresh(fn: Callable[..., Any], operator: str) -> bool:
-    schemas = schemas_of(fn)[1]
     name = operator.rpartition("::")[2]
     if name in _FRESH:
         return True

@@ -87,8 +87,6 @@ class Change(NamedTuple):
 
 
 class _Holder(NamedTuple):
-    """Something that holds values by keys, and what it held."""
-
     label: Callable[[Any], str]
     read: Callable[[], dict[Any, Any]]
     write: Callable[[dict[Any, Any]], object]
@@ -145,7 +143,6 @@ class State:
                     leaf.detach_()
 
     def _look(self, name: str, value: Any) -> None:
-        """Note what something holds, and what is to be looked at next."""
         kind: Any = type(value)
         root = str(kind.__module__).partition(".")[0]
         if is_array(value) or is_a(value, _CLOSED):

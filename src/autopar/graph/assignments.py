@@ -16,11 +16,7 @@ from autopar.graph.watch import Watch
 
 
 def assignments(changes: Iterable[Change]) -> list[Change]:
-    """Those that each run can make by a copy, which must be all.
-
-    Raises:
-        ValueError: Something else was changed, or set for the first time.
-    """
+    """Those that each run can make by a copy, which must be all."""
     assigned = [*changes]
     for name, old, new in assigned:
         are_tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
@@ -31,7 +27,6 @@ def assignments(changes: Iterable[Change]) -> list[Change]:
 
 
 def _refusal(name: str, old: Any, new: Any) -> str:
-    """Why a run can't change what the code has changed."""
     if name.endswith(".grad"):
         return (
             f"it sets the gradient of {name.removesuffix('.grad')}, of which there is none before. "
@@ -61,9 +56,7 @@ def _brief(value: Any) -> str:
 def copy_back(assigned: list[Change], before: State, results: list[Any], watch: Watch) -> None:
     """Let the code end with copying what it put in tensors' places into those.
 
-    Raises:
-        ValueError: One of both lies in memory that something else lies in, too: a copy would
-            change that, or later changes would not show there.
+    Nothing else may lie in the memory of either: a copy would change that, or not show there.
     """
     if not assigned:
         return

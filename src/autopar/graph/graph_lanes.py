@@ -35,13 +35,7 @@ class LaneCounts(NamedTuple):
 
 
 class GraphLanes:
-    """The lanes and streams of a graph; as a context manager it keeps them between runs.
-
-    Attributes:
-        few: The fewest lanes that its plans may have.
-        many: The most.
-        best: Which of both has made runs faster than chance explains, if that was measured.
-    """
+    """The lanes and streams of a graph; as a context manager it keeps them between runs."""
 
     def __init__(self, cpu_lanes: int | None, streams: int | None) -> None:
         most = LaneCounts(min(_CPU_LANES, os.cpu_count() or 1), _STREAMS)
@@ -51,7 +45,7 @@ class GraphLanes:
             if count is not None
         }
         self.few, self.many = LaneCounts(**given), most._replace(**given)
-        self.best: LaneCounts | None = None
+        self.best: LaneCounts | None = None  # of these, if measured runs were faster with it
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
         self._kept: contextlib.ExitStack | None = None

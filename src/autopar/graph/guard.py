@@ -21,26 +21,18 @@ class Guard:
 
     Of parts of larger tensors nothing is known, as others may write beside them and one counter
     is for all; nor of inference tensors, which have none.
-
-    Attributes:
-        hazards: What they have said.
-        watched: By node, tensors and nodes' results that it must not change; none where nobody has
-            to look, as it declares all that it writes or keeps the order of the program.
     """
 
     def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
         self.hazards = hazards
+        # By node, what it must not change; nothing where it declares all, or keeps the order.
         self.watched: list[list[Any]] = [
             [] if node.complete or node.number in hazards.unknown else self._watched(node.number)
             for node in nodes
         ]
 
     def call(self, node: Node, results: Sequence[Any]) -> Any:
-        """Run a task in the calling thread, and hold it to what it has said that it writes.
-
-        Raises:
-            RuntimeError: It has changed something else, or one that ran at once has.
-        """
+        """Run a task in the calling thread, and hold it to what it has said that it writes."""
         counted = []
         for value in self.watched[node.number]:
             if type(value) is Result and type(results[value.node]) in _NUMBERS:

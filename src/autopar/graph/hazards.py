@@ -17,25 +17,14 @@ Memory = frozenset[ByteRange]
 
 
 class Uses(NamedTuple):
-    """What a node reads and writes, as far as it was told.
-
-    Values are tensors, arrays and storages, and results of nodes.
-
-    Args:
-        reads: What it reads.
-        writes: What it writes.
-        holders: Objects with tensors in them, which it reads too.
-        written_holders: Those of them whose tensors it writes.
-        fresh: Whether its results never lie in the memory of what it reads.
-        unknown: Whether it may read and write other things, too.
-    """
+    """What a node reads and writes, as far as it was told: memory, and results of nodes."""
 
     reads: Sequence[Any]
     writes: Sequence[Any] = ()
-    holders: Sequence[Any] = ()
-    written_holders: Sequence[Any] = ()
-    fresh: bool = True
-    unknown: bool = False
+    holders: Sequence[Any] = ()  # objects with tensors in them, which it reads too
+    written_holders: Sequence[Any] = ()  # those of them whose tensors it writes
+    fresh: bool = True  # whether its results never lie in the memory of what it reads
+    unknown: bool = False  # whether it may read and write other things, too
 
 
 class Hazards:
@@ -44,21 +33,14 @@ class Hazards:
     A result that may lie in the memory of what its node reads counts as lying there. Nodes of which
     nobody knows that keep the order of the program. As long as nothing is written nothing has to be
     compared, and nothing is.
-
-    Attributes:
-        told: By node, what was told of it, and so on:
-        used: What it reads: what it is given, and what is in its holders now.
-        writes: What it writes, in the same way.
-        unknown: Nodes that have said nothing.
-        whole: Whether tensors stand for all memory that they are parts of: autograd has one history
-            for it.
     """
 
     def __init__(self) -> None:
-        self.told: list[Uses] = []
-        self.used: list[list[Any]] = []  # as far as they were looked at
-        self.writes: list[Sequence[Any]] = []
-        self.unknown: set[int] = set()
+        self.told: list[Uses] = []  # by node
+        self.used: list[list[Any]] = []  # what nodes are given, and what is in holders now
+        self.writes: list[Sequence[Any]] = []  # in the same way
+        self.unknown: set[int] = set()  # nodes that have said nothing
+        # Whether tensors stand for all memory that they are parts of, as one history of autograd.
         self.whole = False
         self._written = Counter[ByteRange]()  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
@@ -74,11 +56,7 @@ class Hazards:
         self._written.update(lies for value in uses.writes for lies in self.memory_of(value))
 
     def before(self, *, tracks: bool) -> list[set[int]]:
-        """For each node those that must end before it, by where everything lies now.
-
-        Args:
-            tracks: Whether autograd is on.
-        """
+        """For each node those that must end before it, by where everything lies now."""
         self._memory, self.used = [], []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
@@ -130,7 +108,6 @@ class Hazards:
             yield from memory_in(results[value.node]) if isinstance(value, Result) else (value,)
 
     def _look_at(self, count: int) -> None:
-        """Look what the first nodes use."""
         new = self.told[len(self.used) : count]
         self.used += [[*uses.reads, *held] for uses, held in zip(new, _held(new), strict=True)]
 

@@ -147,7 +147,6 @@ class Node:
 
 
 def _with_lists(fn: Callable[..., Any], lengths: list[int], *leaves: Any) -> Any:
-    """Call a function with some leaves in new lists."""
     given = iter(leaves)
     return fn(*[[*itertools.islice(given, n)] if n else next(given) for n in lengths])
 

@@ -27,23 +27,13 @@ _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s
 
 
 class Step(NamedTuple):
-    """What a thread does for one entry of its share, with all that is known before the run.
+    """What a thread does for one entry of its share, with all that is known before the run."""
 
-    Args:
-        job: The node's number.
-        call: What to call, with values from the memory of the run; none where the node is also to
-            be held to what it has said.
-        values: Takes these out of that memory.
-        waits: Nodes on other lanes whose ends it waits for.
-        done: Nodes whose results nobody needs after it.
-        lane: Where it is done.
-    """
-
-    job: int
-    call: Callable[..., Any] | None
-    values: Callable[[list[Any]], Sequence[Any]]
-    waits: tuple[int, ...]
-    done: list[int]
+    job: int  # the node's number
+    call: Callable[..., Any] | None  # none where the node is held to what it has said
+    values: Callable[[list[Any]], Sequence[Any]]  # takes what to call it with out of a run's memory
+    waits: tuple[int, ...]  # nodes on other lanes whose ends it waits for
+    done: list[int]  # nodes whose results nobody needs after it
     lane: str
 
 

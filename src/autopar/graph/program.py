@@ -110,7 +110,6 @@ class Program:
         unknown: bool,
         traced: bool,
     ) -> None:
-        """Note what a task uses, given what its operator has told."""
         reads: list[Any] = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
@@ -184,11 +183,7 @@ class Program:
         self.nodes[then.number] = replace(old, after=old.after | {first.number})
 
     def in_order(self, *, tracks: bool) -> list[Node]:
-        """The nodes, each with those that it comes after by what both read and write.
-
-        Args:
-            tracks: Whether autograd is on.
-        """
+        """The nodes, each with those that it comes after by what both read and write."""
         all_before = self.hazards.before(tracks=tracks)
         return [
             replace(node, after=node.after | before) if before else node

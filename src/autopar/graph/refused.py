@@ -106,7 +106,6 @@ def line_of(frames: Iterable[tuple[FrameType, int]]) -> str:
 
 
 def _by_torch(frame: FrameType) -> bool:
-    """Whether a frame is of torch's own code."""
     return _TORCH in Path(frame.f_code.co_filename).parents
 
 
@@ -158,11 +157,8 @@ class Refusals(TorchFunctionMode):
 def answering(questions: dict[str, str], answer: Callable[[], object]) -> Iterator[None]:
     """Give code that asks whether it is traced another answer.
 
-    So it does what it does in a call, which may be slower, and equal but for rounding.
-
-    Args:
-        questions: By module, the name of a function that is asked, if the module is loaded.
-        answer: Tells what it returns, and gets no values, which nobody is to hold.
+    So it does what it does in a call, which may be slower, and equal but for rounding. `questions`
+    are names of functions by module; the answer gets no values, which nobody is to hold.
     """
     with contextlib.ExitStack() as back:
         for module, name in questions.items():

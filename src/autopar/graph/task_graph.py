@@ -310,7 +310,6 @@ class TaskGraph(Closed):
             self._lanes.best = fastest(counts, repeats, lambda n: self._ran(plan_with(n)).wall_s)
 
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
-        """What each task takes, after runs to warm up."""
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
         self._ran(plan, in_order=True, alone=True)
         how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}

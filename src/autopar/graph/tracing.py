@@ -83,7 +83,6 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-    """See `traced`."""
     attempt = _Attempt(fn, args, kwargs)
     try:
         trace = attempt.trace()

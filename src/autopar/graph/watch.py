@@ -50,23 +50,16 @@ _TRACKED = (
 
 
 class Watch(TorchDispatchMode):
-    """Sees each operator first: refuses some, and shows tensors without memory for all others.
-
-    Attributes:
-        tracer: What notes operators, once it has begun.
-        found: Tensors that the code found by itself, as a module's parameters, by node.
-        refused: The first error that says why the code can't be traced; it may catch that.
-        line: Where that was.
-    """
+    """Sees each operator first: refuses some, and shows tensors without memory for all others."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.tracer: Any = None
-        self.found: dict[torch.fx.Node, torch.Tensor] = {}
-        self.refused: Exception | None = None
-        self.line = ""
+        self.tracer: Any = None  # what notes operators, once it has begun
+        self.found: dict[torch.fx.Node, torch.Tensor] = {}  # by the code, as a module's parameters
+        self.refused: Exception | None = None  # the first reason, which the code may catch
+        self.line = ""  # where that was
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._known = Known()
@@ -232,7 +225,6 @@ def _as_called(func: Any) -> Any:
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
-    """Refuse operators whose effect can't be noted."""
     if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise Refused(msg)
