@@ -47,6 +47,12 @@ def test_a_plan_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
     assert legend_of(plot.graph(tasks((), (0,))))[1:] == ["needs no wait"]
 
 
+def test_tasks_of_one_name_have_boxes_and_arrows_of_their_own():
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(torch.add, graph.add(torch.ones, 3), graph.add(torch.ones, 3))
+    assert waits_of(plot.graph(graph.plan())).keys() == {(0, 2), (1, 2)}
+
+
 def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies():
     jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
     entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))

@@ -35,7 +35,7 @@ def test_figures_and_findings_in_words() -> None:
     assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +2\d\.\d %", said)
     # Times are from where the drawing begins, as on its axis: the first launch is at -1 ms.
     assert re.search(r"GPU 0 idle +GPU 0 +5\.000 ms +8\.000 ms", said)
-    assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
+    assert "How to mend it:\nhttps://autopar.readthedocs.io/en/latest/auto_gallery/" in said
     assert "It has no launches" in text_of(parsed("kernel 0..4"))
 
 

@@ -254,7 +254,7 @@ def as_text(sections: Iterable[Section]) -> str:
                 lines.append(_filled(block))
             else:
                 lines += ["", str(_fitted(block) if isinstance(block, Table) else block)]
-        lines += ["", f"How to mend it: {section.page}"] if section.page else []
+        lines += ["", "How to mend it:", section.page] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 
