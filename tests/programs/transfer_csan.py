@@ -33,6 +33,7 @@ from autopar.transfer import to_host as to_host_parcels
 from autopar.transfer.copy_stream import CudaCopyStream
 
 DEVICE = torch.device("cuda", 0)
+LARGE = 2**22  # numbers: too large to travel with others
 VERBS = ["to_host", "kept", "given", "out", "out pinned", "pin", "async", "prefetch", "map"]
 VERBS.append("prefetch pinned")
 
@@ -187,7 +188,7 @@ def kept(hosts):
 
 def to_host():
     with CopyPipeline(DEVICE, slots=2, threads=1) as pipeline:
-        for result in pipeline.to_host(torch.full((1000,), i, device=DEVICE) for i in range(3)):
+        for result in pipeline.to_host(torch.full((LARGE,), i, device=DEVICE) for i in range(3)):
             result.clone()
 
 
@@ -210,7 +211,7 @@ def overwrite():
     """Overwrite what was handed over before anybody has waited for its copy."""
 
     def source():
-        y = torch.zeros(2**20, device=DEVICE)  # too large to travel with others
+        y = torch.zeros(LARGE, device=DEVICE)
         for i in range(3):
             y.fill_(i)
             yield y

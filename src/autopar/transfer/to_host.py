@@ -31,7 +31,9 @@ from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 _CPU = cpu()
-_FIRST_TOGETHER = 128  # of a list: the next are taken while these are moved
+# How many small items travel together at first. Of a list, the next are taken while these are
+# moved. A generator queues the kernels of some before the host is busy with the first load.
+_FIRST_OF_LIST, _FIRST = 128, 16
 
 _kind = operator.attrgetter("shape", "dtype")
 
@@ -58,8 +60,7 @@ class ToHostParcels(Parcels):
         self._pin = pin
         self._memory = memory
         self._caller = self._stream.caller()  # the stream that the first of a group was computed on
-        if given:  # nobody waits for those that are there already
-            self._together = _FIRST_TOGETHER
+        self._together = _FIRST_OF_LIST if given else _FIRST
 
     @override
     def _coming(self, group: list[torch.Tensor]) -> Iterator[int]:
