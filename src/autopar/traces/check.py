@@ -59,7 +59,8 @@ def evidence_of(
     """
     records, wrong, harms_s, zero_us = _timed(rows)
     is_host = records.where(lambda tag: tag.place == HOST)
-    host = records[is_host & (wrong == UNKNOWN)]
+    places = np.flatnonzero(is_host & (wrong == UNKNOWN))
+    host = records[places[~_lies_within(records[places])]]
     places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
     work, is_node, ahead_s = _launched(records[places], host)
     is_stray = ahead_s > _MOST_SKEW_S
@@ -140,6 +141,17 @@ def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
     harms_us = np.maximum(np.where(is_sized, lengths_us, usual_us), 1e6 * _TOLERANCE_S)
     order = np.lexsort((-records.times_s[:, 1], records.times_s[:, 0]))
     return records[order], wrong[order], harms_us[order] / 1e6, zero_us
+
+
+def _lies_within(host: Records) -> Mask:
+    """Of what the host did, whether it is an operator within another of its thread."""
+    is_operator = host.where(lambda tag: tag.kind == "operator")
+    is_inner = np.zeros(len(host), dtype=bool)
+    for places in host.groups(lambda tag: tag.lane).values():
+        places = places[is_operator[places]]
+        ends_s = host.times_s[places, 1]
+        is_inner[places[1:]] = ends_s[1:] <= np.maximum.accumulate(ends_s)[:-1]
+    return is_inner
 
 
 def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:

@@ -302,7 +302,7 @@ class _Gaps:
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
     def _longest(self, gaps: list[int], cause: str) -> Iterator[list[Span]]:
-        """The outermost with the longest share of each gap, or the innermost range of the rest.
+        """The record with the longest share of each gap, or the innermost range of what is left.
 
         That has most of the time in which the thread was seen to do nothing else.
         """
@@ -318,9 +318,8 @@ class _Gaps:
             shares_s = length_within(part, *times_s.T)
             least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
             fits = which[(shares_s > 0) & (shares_s >= least_s)]
-            by_length = fits[np.argsort(host.records.lengths_s[fits], kind="stable")]
-            chosen = by_length[:1] if cause == "elsewhere" else by_length[-1:]
-            yield host.records[chosen].spans()
+            lengths_s = host.records.lengths_s[fits]
+            yield host.records[fits[np.argsort(lengths_s, kind="stable")[:1]]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""

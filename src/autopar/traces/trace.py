@@ -51,8 +51,8 @@ class Tag(NamedTuple):
     name: str
     lane: str  # where to show it: a stream, a direction of copies, a thread
     # Of work `compute`, `copy` or `communication`. Of the host: `call` of CUDA's or HIP's runtime
-    # and driver, `operator` of PyTorch, `range` named by `annotate`, NVTX or `record_function`,
-    # `python` function, or what is done for the `profiler` itself.
+    # and driver, `operator` of PyTorch that lies in no other, `range` named by `annotate`, NVTX or
+    # `record_function`, `python` function, or what is done for the `profiler` itself.
     kind: str
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue, if the trace tells

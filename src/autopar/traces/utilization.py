@@ -91,10 +91,15 @@ class View:
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
-    """Look at a whole trace, from the first record to the last, or at some ranges or a GPU of it.
+    """Look at a whole trace, or at some ranges or a GPU of it; what is in doubt is left out.
 
-    What is in doubt is left out. Names are given with `*` and `?`; a GPU also by its number. A
-    range ends with the last work that was launched in it: the host does not wait for its GPUs.
+    Args:
+        trace: What a file says. All of it counts, from the first that was recorded to the last, of
+            the host too.
+        range_name: Only ranges of this name, with `*` and `?` for any characters. Each counts from
+            its start to its end, or to the end of the last work that was launched in it where that
+            is later: the host does not wait for its GPUs.
+        gpu: Only this GPU, as `GPU 1`, `1` or `rank 0*`.
     """
     trace = trace.trusted()
     work, host = trace.work, trace.host
