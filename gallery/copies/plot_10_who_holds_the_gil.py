@@ -6,7 +6,8 @@ Who holds the GIL?
 | **You'll do:** feed a loop whose launches keep the host busy, and put threads beside it.
 | **You'll learn:** where the milliseconds of such a loop go, and which threads take them.
 | **You need:** 7 minutes, and no GPU: the GPU's part is shown from a record. Before this:
-  :doc:`plot_4_feed_a_training_loop`. Next: :doc:`/auto_gallery/one_device/plot_2_small_operators`.
+  :doc:`plot_4_feed_a_training_loop`. Next:
+  :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`.
 
 Where a step has many small operators, the GPU waits for the thread that launches them. A thread
 that feeds the loop may hold it up: both need the *GIL*, which one thread of Python has at a time.
@@ -39,15 +40,14 @@ def train(model, batches):
 # A `DataLoader` with `pin_memory=True` has a thread that copies batches to *pinned memory*, which
 # the GPU reads by itself. In PyTorch's `issue 77139
 # <https://github.com/pytorch/pytorch/issues/77139>`_ it leaves the GPU idle for over 50 ms. Compare
-# its row in :timeline:`data on the device already` and :timeline:`DataLoader, pin_memory=True`.
+# :timeline:`data on the device already`, :timeline:`DataLoader, pin_memory=True` and, with these
+# changes, :timeline:`prefetch, data pinned once`, whose copies stand where the host launches them:
 #
 # .. code-block:: diff
 #
 #     -for x, y in DataLoader(data, batch_size=None, num_workers=4, pin_memory=True):
 #     +data = [(x.pin_memory(), y.pin_memory()) for x, y in data]  # once, if it fits
 #     +for x, y in pipeline.prefetch(data):
-#
-# Compare the same row in :timeline:`prefetch, data pinned once`.
 
 # Folded: the measurement
 import threading
@@ -106,8 +106,8 @@ ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", capti
 # %%
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
-# Compare all rows with *data on the device already*, which nobody has to feed. *Prefetch* by itself
-# copies on the host as the loader does, so it may gain little; data pinned once needs none.
+# These times are without the profiler, which slows launches. Compare all rows with *data on the
+# device already*, which nobody has to feed. *Prefetch* copies on the host, so it may gain little.
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
 ap.show(
@@ -119,8 +119,8 @@ ap.show(
 # %%
 # A thread that counts holds launches up
 # --------------------------------------
-# PyTorch's operators let the GIL go while they work, and Python's do not. Compare launches of two
-# steps beside a thread that copies, one that counts, and one that sleeps a millisecond at a time.
+# PyTorch's operators let the GIL go, and Python's do not. Compare launches of two steps beside
+# threads: one copies, one counts, and one sleeps a millisecond at a time.
 copies, counts = (fed.estimate(lambda s, it=it: s[it] / s[SLEEPS]) for it in (COPIES, COUNTS))
 ap.show(
     ap.compare([fed.measurements[label] for label in BESIDE], highlight=COUNTS),

@@ -152,9 +152,9 @@ ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements, highli
 #
 # .. dropdown:: An answer
 #
+#     Line 1. Adam refuses such gradients: after the wait, `p.grad = p.grad.float()` mends that.
+#
 #     .. code-block:: python
 #
 #         def message(made):
 #             return nn.utils.parameters_to_vector(p.grad.bfloat16() for p in made)
-#
-#     Adam refuses such gradients. After the wait, `p.grad = p.grad.float()` converts them back.

@@ -149,11 +149,11 @@ ap.show(ap.compare(here.measurements, highlight="submit"))
 # .. dropdown:: An answer
 #
 #     One does from the size on where *done* begins to grow and *issued* does not. On a CPU both are
-#     the same, as a product's call returns when it is done.
+#     nearly the same, as a product's call returns when it is done.
 #
 #     .. code-block:: python
 #
-#         def one_product(device=ap.gpu(0), sizes=(64, 256, 1024, 4000)):
+#         def one_product(device=ap.try_gpu(0), sizes=(64, 256, 1024, 4000)):
 #             for size in sizes:
 #                 x = ap.workload.matrix(size, device)
 #                 for label, devices in (("issued", ()), ("done", [device])):

@@ -25,7 +25,7 @@ ALONE, WAIT, NONE = ["GPU 0 alone", "GPU 1 alone"], "a wait in between", "one wa
 
 
 def wait_in_between(x, u, count):
-    """Products on one GPU, a wait, and products on the other."""
+    """Products on one GPU, a wait, and products on the other, as a list of both."""
     y = ap.workload.products(x, count)
     ap.synchronize(x.device)
     return y + ap.workload.products(u, count)

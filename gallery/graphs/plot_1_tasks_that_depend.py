@@ -62,7 +62,7 @@ def add_to(graph):
 
 # %%
 # Compare the blue bars in :timeline:`the graph`, a run of 6 × 6 tiles: both GPUs are busy at once.
-# The drawing below has 4 × 4. Look at the ten names in yellow: the longest chain of tasks.
+# The drawing below has 4 × 4. Look at the ten names in yellow, and bold: the longest chain.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2
@@ -72,8 +72,8 @@ for i, j in torch.tril_indices(4, 4).T.tolist():
     ax.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=color, edgecolor="w", linewidth=4))
     tasks = [*(f"gemm {k}" for k in range(j)), f"potrf {j}" if i == j else f"trsm {j}"]
     for k, task in enumerate(tasks):
-        color = "#ffc83d" if i - j < 2 and k >= i - 1 else "w"  # in the longest chain
-        ax.text(j + 0.5, i + 0.5 + 0.16 * (k - j / 2), task, color=color, ha="center", va="center")
+        ink = {"color": "#ffc83d", "weight": "bold"} if i - j < 2 and k >= i - 1 else {"color": "w"}
+        ax.text(j + 0.5, i + 0.5 + 0.16 * (k - j / 2), task, ha="center", va="center", **ink)
 ax.set(xlim=(0, 4), ylim=(4, 0), title="4 × 4 tiles: purple on GPU 0, pink on GPU 1")
 ax.set_axis_off()
 ap.plot.show("x5_tiles")

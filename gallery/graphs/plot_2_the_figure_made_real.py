@@ -114,7 +114,7 @@ look = "Look at gradient w1 → sum w1 → new w1 → renew w1, the end of the l
 ap.plot.show("e4_the_figure_made_real", look=look)
 
 # %%
-# The graph is at least as fast as the careful code
+# The graph is about as fast as the careful code
 # -------------------------------------------------
 # In the picture at the top neither GPU, in the outer columns, waits for the other. In the table,
 # compare *task graph* with *plain PyTorch*. The *estimate* uses the times of tasks alone.

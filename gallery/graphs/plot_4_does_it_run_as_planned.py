@@ -81,7 +81,7 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
 # %%
 # In the picture at the top, follow a grey bar of the plan down to the blue one of the run, which is
 # the same task on the same lane. It has moved by what the plan does not know of: the host, which
-# launches tasks and wakes threads. The guess, which knows no waits, ends before it.
+# launches tasks, and tasks that take more or less time than before. The guess knows no waits.
 
 # Folded: the drawing
 gpus = ap.recorded(planned_and_run, name="b8_as_planned", parameters=BOOK, gpus=2)
@@ -105,8 +105,8 @@ ap.plot.show("b8_does_it_run_as_planned", gpus.origin, look=look)
 # Close to the plan, and to the least time
 # ----------------------------------------
 # In the column *plan / time*, 100 % is a run of a graph that ends when its plan does. The second
-# claim holds runs against the least time, which no order of the tasks can beat. What is missing
-# there is all that any other plan could gain.
+# claim holds runs against the least time, which no order can beat if each task takes as long as it
+# does alone. What is missing there is what any other plan could gain.
 
 
 # Folded: the table

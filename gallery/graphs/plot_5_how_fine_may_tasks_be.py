@@ -148,7 +148,7 @@ ap.show(ap.compare(ways, baseline=ways[0].label, highlight=ways[1].label))
 #
 # .. dropdown:: A hint
 #
-#     Put the time of the whole task for *t* into *t* / (*t* + *c*).
+#     Put the time of a task's rows for *t* into *t* / (*t* + *c*).
 #
 # .. dropdown:: An answer
 #

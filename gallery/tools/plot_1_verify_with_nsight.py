@@ -43,7 +43,7 @@ def two_streams(x, buffers, lane):
 
 
 # %%
-# Look for white space: copies wait in :timeline:`one stream`, and less in :timeline:`two streams`.
+# Look at where copies begin: late in :timeline:`one stream`, early in :timeline:`two streams`.
 #
 # These commands run `Nsight Systems
 # <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__, export its report, and run

@@ -6,7 +6,7 @@ Read three clocks, get one answer
 | **You'll do:** time the same work by the wall clock, by CUDA events and by two profilers.
 | **You'll learn:** from which length on they agree, and what each of them has in its time.
 | **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Before this:
-  :doc:`plot_1_verify_with_nsight`. :doc:`/how_we_measure` says how all pages measure.
+  :doc:`plot_1_verify_with_nsight`. Next: :doc:`/auto_gallery/graphs/plot_1_tasks_that_depend`.
 
 For long work all clocks agree. For short work the wall clock has the launch and the wait in its
 time, a pair of events has part of the launch, and only a profiler has the kernel alone.

@@ -38,13 +38,13 @@ def test_a_plan_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
     assert ax.get_title() == "Diamond"
     assert words_of(ax) == ["A: load", "A: left", "B: right", "A: join"]
     assert waits_of(ax) == {(0, 1): False, (0, 2): True, (1, 3): False, (2, 3): True}
-    assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "needs no wait"]
+    assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "on the same lane"]
     for text, (low, high) in zip(ax.texts, corners_of(ax), strict=True):
         assert text.get_position() == pytest.approx((low + high) / 2)
     # The legend has only what is drawn.
     ax = plot.graph(plan(cpu("alone")))
     assert (words_of(ax), legend_of(ax)) == (["alone"], ["cpu"])  # of one lane there is no letter
-    assert legend_of(plot.graph(tasks((), (0,))))[1:] == ["needs no wait"]
+    assert legend_of(plot.graph(tasks((), (0,))))[1:] == ["on the same lane"]
 
 
 def test_tasks_of_one_name_have_boxes_and_arrows_of_their_own():

@@ -14,6 +14,7 @@ from autopar.records.experiment import newest_record, observed
 from autopar.records.record import RecordError
 from autopar.records.store import load_record, write_record
 from autopar.timeline.span import Span, Timeline
+from autopar.timing.measurement import Measurement
 
 
 @pytest.fixture
@@ -156,6 +157,7 @@ _SPANS = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in r
         {"hardware": {**_MACHINE, "clock": float("nan")}},
         {"files": {"a.sqlite": bytes(300_001)}},
         {"timelines": {"all": Timeline(_SPANS)}},  # too large
+        {"measurements": {"a": Measurement("a", (1e-12, 2e-12, 3e-12))}},  # which are zero nanoseconds
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -165,3 +167,8 @@ def test_what_could_not_be_read_again_or_is_too_large_is_not_written(record, pat
         write_record(replace(record, **change), path.parents[1])
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
+
+
+def test_keys_that_are_numbers_come_back_as_the_texts_that_json_has(record, tmp_path):
+    path = write_record(replace(record, parameters={"sizes": {2: 1, 10: 2}}), tmp_path)
+    assert load_record(path).parameters == {"sizes": {"2": 1, "10": 2}}

@@ -232,7 +232,7 @@ def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], col
         for lane, (letter, _, style) in looks.items()
         if not columns
     ]
-    names = "is next on its lane" if columns else "needs no wait", "waits for another lane"
+    names = "is next on its lane" if columns else "on the same lane", "waits for another lane"
     for wait in sorted(waits, reverse=True):
         handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=names[wait]))
     if handles:

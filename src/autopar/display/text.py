@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from operator import attrgetter
+from textwrap import wrap
 
 import numpy as np
 
@@ -28,6 +29,7 @@ SPARSE, _HALF = ".", 0.5  # the mark of a cell that is busy for less than this s
 _CELLS = 60  # characters for the longest timeline
 _BESIDE = 20  # characters for a lane's name beside which there is room for all these
 _LONGEST_NAME = 48  # of a lane
+_COLUMNS = 100
 _MOST_LANES = 8  # more than these make a sentence that nobody reads
 
 
@@ -99,7 +101,9 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
                     cells[cell] = MARKS[kind] if shares[cell] >= _HALF else SPARSE
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
-    return lines + [f"  {said}" for said in [*_left_out(timeline), *hidden_shares(timeline)]]
+    for said in (*_left_out(timeline), *hidden_shares(timeline)):
+        lines += wrap(said, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    return lines
 
 
 def legend(kinds: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
@@ -84,6 +85,7 @@ def recorded(
     gpus: int = 1,
     threads: int = 1,
     programs: Sequence[str] = (),
+    modules: Sequence[str] = (),
     variables: Sequence[str] = (),
     folder: Path | str | None = None,
 ) -> Record:
@@ -101,6 +103,7 @@ def recorded(
         gpus: How many GPUs the experiment needs; with none, the origin names the CPU.
         threads: How many hardware threads of the CPU it needs.
         programs: Programs that it starts, which must be on the path.
+        modules: Python modules that it imports, beside those that autopar needs.
         variables: Environment variables that it reads, which must be set.
         folder: Where records lie, one folder per machine; those that come with autopar if not
             given.
@@ -123,6 +126,10 @@ def recorded(
         **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
         **({f"{threads} CPU threads": (os.cpu_count() or 1) >= threads} if threads > 1 else {}),
         **{program: shutil.which(program) for program in several("programs", programs, of_one)},
+        **{
+            module: importlib.util.find_spec(module.partition(".")[0])
+            for module in several("modules", modules, of_one)
+        },
         **{name: os.environ.get(name) for name in several("variables", variables, of_one)},
     }
     lacking = [need for need, is_here in has.items() if not is_here]

@@ -82,6 +82,7 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
         for name in record.files:
             check_name(name, "file")
         files = {**record.files, path.name: _content(record)}
+        _read(files[path.name], path.stem, record.files.__getitem__)
         for name, content in files.items():
             most = _MAX_BYTES if name == path.name else _MAX_FILE_BYTES
             too_large = f"{name} takes {len(content)} bytes, over {most}; keep less"
@@ -99,7 +100,7 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
     """Read a record, which must be whole and as it was written."""
     path = Path(path)
     try:
-        return _loaded(path)
+        return _read(path.read_bytes(), path.stem, lambda name: path.with_name(name).read_bytes())
     except Exception as error:  # whatever anyone may have written
         why = str(error).rstrip(".")
         if not isinstance(error, RecordError):
@@ -120,8 +121,8 @@ def _require(held: object, otherwise: str) -> None:
         raise RecordError(otherwise)
 
 
-def _loaded(path: Path) -> Record:
-    fields = json.loads(path.read_bytes())
+def _read(content: bytes, experiment: str, file: Callable[[str], bytes]) -> Record:
+    fields = json.loads(content)
     check_type("all of it", fields, dict, "fields by name.")
     version = fields.pop("schema", None)
     is_known = type(version) is int and version == SCHEMA
@@ -130,10 +131,10 @@ def _loaded(path: Path) -> Record:
     was_sealed = _seal({"schema": version, **fields})
     _require(seal == was_sealed, "was edited: its contents don't match its seal")
     name, files = fields["experiment"], {}
-    _require(name == path.stem, f"is a record of {name!r}, not {path.stem!r}")
+    _require(name == experiment, f"is a record of {name!r}, not {experiment!r}")
     for name, sha256 in fields.setdefault("files", {}).items():
         check_name(name, "file")
-        files[name] = path.with_name(name).read_bytes()
+        files[name] = file(name)
         is_same = _sha256(files[name]) == sha256
         _require(is_same, f"its file {name} is not the one that was recorded")
     timed = fields["measurements"].items()
@@ -157,6 +158,7 @@ def _content(record: Record) -> bytes:
     fields["timelines"] = {label: _pack(timeline) for label, timeline in record.timelines.items()}
     if record.files:
         fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
+    fields = json.loads(json.dumps(fields, allow_nan=False))  # so that keys are what JSON has
     fields["seal"] = _seal(fields)
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
