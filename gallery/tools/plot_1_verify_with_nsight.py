@@ -56,7 +56,7 @@ for command in (nsight.SYSTEMS, nsight.EXPORT, nsight.COMPUTE):
 # Nsight Systems: does anything wait?
 # -----------------------------------
 # `python -m autopar timeline FILE` reads such a file (:doc:`/howto/profile_your_own_program`). Try
-# :download:`one of ours <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`.
+# :download:`ours <../../../src/autopar/recorded/2-x-nvidia-h100-80gb-hbm3/x4_nsight.sqlite>`.
 
 # Folded: the program, under Nsight Systems
 BOOK, SIDES = {"count": 20, "size": 4000}, {"sizes": [256, 1024, 4000]}

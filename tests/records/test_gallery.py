@@ -138,6 +138,17 @@ def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
     assert {path.stem for path in FOLDER.glob("*/*.json")} <= {*names}
 
 
+def test_a_file_that_a_page_gives_is_of_the_record_that_it_shows():
+    given = 0
+    for script in scripts_of():
+        for path in re.findall(r"/recorded/(\S+)>`", script.read_text(encoding="utf-8")):
+            given += 1
+            shown = [newest_record(one.name).files for one in shown_by([script])]
+            content = (FOLDER / path).read_bytes()
+            assert content in [files.get(Path(path).name) for files in shown], path
+    assert given
+
+
 def test_pages_assert_nothing() -> None:
     """Results are checked by `Findings.checks`; what is true of a machine is a claim."""
     scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
