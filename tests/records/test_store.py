@@ -157,7 +157,7 @@ _SPANS = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in r
         {"hardware": {**_MACHINE, "clock": float("nan")}},
         {"files": {"a.sqlite": bytes(300_001)}},
         {"timelines": {"all": Timeline(_SPANS)}},  # too large
-        {"measurements": {"a": Measurement("a", (1e-12, 2e-12, 3e-12))}},  # which are zero nanoseconds
+        {"measurements": {"a": Measurement("a", (1e-12, 2e-12, 3e-12))}},  # zero ns
     ],
     ids=lambda change: next(iter(change)),
 )
