@@ -122,7 +122,7 @@ def _require(held: object, otherwise: str) -> None:
 
 
 def _read(content: bytes, experiment: str, file: Callable[[str], bytes]) -> Record:
-    fields = json.loads(content)
+    fields = json.loads(content, object_pairs_hook=_by_name)
     check_type("all of it", fields, dict, "fields by name.")
     version = fields.pop("schema", None)
     is_known = type(version) is int and version == SCHEMA
@@ -141,6 +141,12 @@ def _read(content: bytes, experiment: str, file: Callable[[str], bytes]) -> Reco
     fields["measurements"] = {label: Measurement(label, **of) for label, of in timed}
     fields["timelines"] = {label: _unpack(of) for label, of in fields["timelines"].items()}
     return Record(**{**fields, "files": files}, live=False)
+
+
+def _by_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    _require(len(fields) == len(pairs), "was edited: it has a name twice")
+    return fields
 
 
 def _content(record: Record) -> bytes:
