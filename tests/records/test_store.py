@@ -67,7 +67,7 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
                     continue
             path.write_text(edited)
             refused("was edited|has schema version|can't be read")
-    path.write_text(text.replace("{", '{"checks": {"all wrong": false},', 1))  # the later one counts
+    path.write_text(text.replace("{", '{"checks": {"all wrong": false},', 1))
     refused("was edited: it has a name twice")
 
 
