@@ -20,7 +20,7 @@ from unittest import mock
 import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
 from autopar.records.gallery import GALLERY, scripts_of, shown_by
-from autopar.records.record import Record, RecordError
+from autopar.records.record import Record
 from autopar.records.store import FOLDER, load_record, preference
 
 
@@ -35,7 +35,7 @@ def machine_of(hardware):
 def records_by_machine() -> dict[str, dict[str, Record]]:
     """Every record by machine and name: what needs no GPU is with the machine that had one."""
     found: dict[str, dict[str, Record]] = {}
-    for record, _ in read()[0]:
+    for record, _ in read():
         found.setdefault(machine_of(record.hardware), {})[record.experiment] = record
     return dict(sorted(found.items()))
 
@@ -62,23 +62,16 @@ def comparable() -> dict[str, dict[str, Record]]:
 
 
 @functools.cache
-def read() -> tuple[list[tuple[Record, Path]], list[str]]:
-    """Every sound record with its file, and what is wrong with each of the others.
-
-    A record knows whether the code that it measured has changed.
-    """
+def read() -> list[tuple[Record, Path]]:
+    """Every record with its file; it knows whether the code that it measured has changed."""
     digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
-    records, damages = [], []
+    records = []
     for path in sorted(FOLDER.glob("*/*.json")):
-        try:
-            one = load_record(path)
-        except RecordError as error:  # of the only one of its name, the build has complained
-            damages.append(str(error))
-            continue
+        one = load_record(path)  # of one that is damaged, the build has complained
         if digest := digests.get(one.experiment):
             one = replace(one, code_changed=digest(one.parameters) != one.digest)
         records.append((one, path))
-    return records, damages
+    return records
 
 
 class Experiment(NamedTuple):

@@ -29,13 +29,12 @@ class RecordsByMachine(Directive):
                 if name in records
             }
             rows.append(Row(link(page), [nodes.Text(name), small(what.replace("`", ""))], cells))
-        damaged = [nodes.paragraph(text=f"Damaged, so not shown: {why}") for why in read()[1]]
-        return [table("Experiment", [*records_by_machine()], rows), *damaged]
+        return [table("Experiment", [*records_by_machine()], rows)]
 
 
 def cell(record):
     """A link to a record's file under its date, and what is in it."""
-    (path,) = (path for one, path in read()[0] if one is record)
+    (path,) = (path for one, path in read() if one is record)
     target = Path(os.path.relpath(path, DOCS)).as_posix()
     words = unbroken(f"JSON, {record.recorded_at[:10]}")
     samples = sum(len(one.values_s) for one in record.measurements.values())

@@ -42,9 +42,8 @@ def as_graph(model, x, way):
 
 # %%
 # The models come from `transformers <https://huggingface.co/docs/transformers/index>`_, with random
-# weights. All are small, with short inputs, the hardest case: a task's cost can hide in little. On
-# a GPU all results equal eager code's bit for bit. On a CPU fewer threads may add up in another
-# order, so there results of measured graphs may differ in their last digits.
+# weights, small and with short inputs: a task's cost can hide in little. On a GPU all results equal
+# eager code's bit for bit. On a CPU sums by fewer threads may differ in their last digits.
 
 # Folded: the models, and how each was timed
 MODELS = "Bert Roberta Albert Electra Phi DistilBert Llama Mistral Qwen2 Olmo2 Gemma Mixtral GPT2"
@@ -120,8 +119,9 @@ look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTU
 ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# Below 1 × a model is slower as a graph, in the claims as well, which are of the median gain. On a
-# CPU, `measure` takes few threads: :doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu`.
+# Below 1 × a model is slower as a graph, in the claims as well, which are of the median gain. Where
+# *run, measured* is below *run*, `measure` has chosen worse than without it. On a CPU it takes few
+# threads: :doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu`.
 
 # Folded: the table and the claims
 eager_ms = [f"{1e3 * median_s[f'{name}: eager']:.2f} ms" for name in MODELS]

@@ -9,7 +9,6 @@ import pytest
 from matplotlib.figure import Figure
 
 import autopar as ap
-from autopar.records.store import write_record
 
 SCRIPT = """
 import autopar as ap
@@ -53,18 +52,6 @@ def test_a_claim_is_told_by_another_record_and_runs_no_more_than_it_needs(machin
     other = replace(right, parameters={"count": 4})
     assert machines.told_by({"one": other}, needed, first) is None
     assert machines.told_by({"one": record}, needed, second) is None  # kept in no record
-
-
-def test_a_damaged_record_hides_no_other(machines, monkeypatch, tmp_path):
-    for machine in "AB":
-        record = ap.newest_record("e3_compute_and_copy")
-        hardware = {**record.hardware, "processors": machine}
-        path = write_record(replace(record, hardware=hardware), tmp_path)
-        path.write_bytes(path.read_bytes()[: None if machine == "B" else 9])
-    monkeypatch.setattr(machines, "FOLDER", tmp_path)
-    records, (why,) = machines.read.__wrapped__()
-    assert [one.processors for one, _ in records] == ["B"]
-    assert why.startswith("a/e3_compute_and_copy.json: it can't be read")
 
 
 def test_records_that_measured_something_else_are_not_compared(machines, monkeypatch):
