@@ -100,6 +100,7 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
         ({"parameters": {"x": torch.ones(1)}}, "can't be kept in a record .*Tensor"),
         ({"parameters": {"x": float("nan")}}, "can't be kept in a record .*Out of range"),
         ({"programs": "nvidia-smi"}, r"programs is 'nvidia-smi'; expected a list"),
+        ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
         ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
         ({"gpus": -1}, "gpus is -1; expected a whole number"),
     ],
@@ -107,7 +108,7 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
 def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     given = {"experiment": lambda: Findings([]), "name": "slip", "parameters": {}, "gpus": 0}
     for run in (recorded, observed):
-        if run is recorded or not wrong.keys() & {"programs", "variables"}:
+        if run is recorded or not wrong.keys() & {"programs", "modules", "variables"}:
             with pytest.raises((TypeError, ValueError), match=said):
                 run(**(given | wrong))
 
@@ -236,7 +237,7 @@ def test_it_is_measured_if_all_that_it_needs_is_here(path, gpus, tmp_path, monke
         gpus(here)
         assert load(tmp_path).live == (here >= 2)
         assert load(tmp_path, gpus=0).live
-    needs = {"programs": ["git"], "variables": ["SOMEBODY_SET"]}
+    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
     for value, is_live in (("this", True), ("", False)):
         monkeypatch.setenv("SOMEBODY_SET", value)
         assert load(tmp_path, **needs).live == is_live
@@ -264,6 +265,7 @@ def test_while_recording_it_is_written_and_names_the_processors_that_it_needs(
     [
         ({}, "2 GPUs"),
         ({"gpus": 0, "programs": ["nobodys-python"]}, "nobodys-python"),
+        ({"gpus": 0, "modules": ["nobodys"]}, "nobodys"),
         ({"gpus": 0, "variables": ["NO"]}, "NO"),
         ({"gpus": 0, "threads": 99999}, "99999 CPU threads"),
     ],
