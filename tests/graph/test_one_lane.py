@@ -2,11 +2,13 @@
 
 import itertools
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import autopar as ap
+from autopar.graph.graph_lanes import LaneCounts, fastest
 
 RUNS = ["run", "run_serial"]
 
@@ -84,23 +86,45 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
 
 
 @pytest.mark.parametrize(
-    ("one_s", "four_s", "lanes"),
-    [(1.0, 0.3, 4), (1.0, 0.98, 1), (1.0, 1.5, 1)],
-    ids=["several are faster", "no more than chance", "one is faster"],
+    ("foreseen_s", "here_s", "there_s", "four_s", "lanes"),
+    [
+        (1.0, 4.0, 4.0, 1.0, 4),
+        (1.0, 4.0, 4.0, 3.9, 1),
+        (1.0, 4.0, 4.0, 6.0, 1),
+        (3.9, 4.0, 4.0, 1.0, 1),
+        (1.0, 4.0, 1.0, 1.0, 1),
+        (1.0, 1.0, 4.0, 1.0, 1),
+    ],
+    ids=[
+        "several are faster",
+        "no more than chance",
+        "one is faster",
+        "the plan foresees no gain",
+        "the calling thread's core was slow",
+        "the lane's core was slow",
+    ],
 )
-@pytest.mark.parametrize("cost_s", [None, 1.0], ids=["measured", "given"])
-def test_plans_have_the_lanes_with_which_runs_were_faster(
-    monkeypatch, one_s, four_s, lanes, cost_s
+def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(
+    foreseen_s, here_s, there_s, four_s, lanes
 ):
+    few, many = SimpleNamespace(makespan_s=4.0), SimpleNamespace(makespan_s=foreseen_s)
+    walls_s = {(4.0, True): here_s, (4.0, False): there_s, (foreseen_s, False): four_s}
+    plans = {LaneCounts(1): few, LaneCounts(4): many}
+    best = fastest(plans, 3, lambda plan, here: walls_s[plan.makespan_s, here])
+    assert best.cpu_lanes == lanes
+
+
+@pytest.mark.parametrize("cost_s", [None, 1.0], ids=["measured", "given"])
+@pytest.mark.parametrize(("chain", "lanes"), [(False, 4), (True, 1)], ids=["beside", "a chain"])
+def test_plans_have_the_lanes_with_which_runs_were_faster(monkeypatch, cost_s, chain, lanes):
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)
-    wall_s = {1: one_s, 4: four_s}
-    monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: wall_s[run.plan.cpu_lanes]))
-    graph = ap.TaskGraph()
+    monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: 1 / run.plan.cpu_lanes))
+    graph, last = ap.TaskGraph(), torch.ones(1)
     for _ in range(4):
-        graph.add(torch.neg, torch.ones(1), cost_s=cost_s)
-    assert len(graph.plan().schedule.lanes) == 4
+        task = graph.add(torch.neg, last, cost_s=cost_s)
+        last = task if chain else last
     graph.measure()
-    assert len(graph.plan().schedule.lanes) == lanes
+    assert graph.plan().cpu_lanes == lanes
 
 
 def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch):

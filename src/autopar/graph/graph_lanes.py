@@ -16,6 +16,7 @@ import torch
 from autopar.device import new_stream
 from autopar.graph.execution import BROKEN_OFF, Execution
 from autopar.graph.node import Node
+from autopar.graph.plan import Plan
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
@@ -135,22 +136,30 @@ class GraphLanes:
 
 
 def fastest(
-    counts: Sequence[LaneCounts], repeats: int, wall_with: Callable[[LaneCounts], float]
+    plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
 ) -> LaneCounts:
-    """The fewest lanes, unless whole runs with more were faster than chance explains.
+    """The fewest lanes, unless a plan with more foresees a gain and whole runs show it.
 
-    Runs take turns, as a machine has slow times, which are to meet all alike.
+    Runs take turns, as a machine has slow times, which are to meet all alike. It has slow cores as
+    well, so several lanes must be faster than one in the calling thread and in one of its own.
+
+    Args:
+        plans: By how many lanes they have, the fewest first.
+        repeats: How many rounds there are at least.
+        wall_s: How long a run of a plan takes, in the calling thread if it can be.
     """
-    best, *others = counts
-    for many in others:
-        walls_s: list[tuple[float, float]] = []
+    (best, few), *others = plans.items()
+    for counts, many in others:
+        if many.makespan_s > (1 - _GAIN) * few.makespan_s:
+            continue
+        rounds: list[tuple[float, ...]] = []
         until_s = time.perf_counter() + _ENOUGH_S
-        while len(walls_s) <= repeats or (
-            len(walls_s) <= _MOST_ROUNDS and time.perf_counter() < until_s
+        while len(rounds) <= repeats or (
+            len(rounds) <= _MOST_ROUNDS and time.perf_counter() < until_s
         ):
-            walls_s.append((wall_with(best), wall_with(many)))
-        few_s, many_s = map(sorted, zip(*walls_s[1:], strict=True))  # after one to warm up
-        quarter = len(few_s) // 4  # of each may be due to chance
-        if many_s[-1 - quarter] < (1 - _GAIN) * few_s[quarter]:
-            best = many
+            rounds.append((wall_s(few, True), wall_s(few, False), wall_s(many, False)))
+        *few_s, many_s = map(sorted, zip(*rounds[1:], strict=True))  # after one to warm up
+        quarter = len(many_s) // 4  # of each may be due to chance
+        if many_s[-1 - quarter] < (1 - _GAIN) * min(one_s[quarter] for one_s in few_s):
+            best = counts
     return best

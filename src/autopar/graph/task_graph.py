@@ -8,7 +8,6 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Self
@@ -257,7 +256,8 @@ class TaskGraph(Closed):
         """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
-        Without `cpu_lanes` or `streams`, later plans have as many lanes as made whole runs faster.
+        Without `cpu_lanes` or `streams`, later plans have several lanes if that foresees a gain by
+        these times, and made whole runs faster.
 
         Args:
             repeats: How often, after one run to warm up; the median counts.
@@ -306,8 +306,9 @@ class TaskGraph(Closed):
         with self._lanes.kept():
             counts = self._lanes.that_differ(self._program.nodes)
             self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
-            plan_with = functools.cache(self._plan)  # by these costs
-            self._lanes.best = fastest(counts, repeats, lambda n: self._ran(plan_with(n)).wall_s)
+            plans = {n: self._plan(n) for n in counts}  # by these costs
+            wall_s = lambda plan, here: self._ran(plan, here=here).wall_s  # noqa: E731
+            self._lanes.best = fastest(plans, repeats, wall_s)
 
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
@@ -323,9 +324,9 @@ class TaskGraph(Closed):
             for _ in self._lanes.carrying_out(run._execution, here=False):
                 yield run
 
-    def _ran(self, plan: Plan, **how: Any) -> Run:
+    def _ran(self, plan: Plan, *, here: bool = True, **how: Any) -> Run:
         run = self._run = Run(plan, tracks=self._tracks, **how)
-        for _ in self._lanes.carrying_out(run._execution, here=True):
+        for _ in self._lanes.carrying_out(run._execution, here=here):
             pass
         run.wait()
         return run
