@@ -72,8 +72,8 @@ def blank(item, pin):
 
 
 def ahead(slots):
-    """How many large items may be asked for ahead: one for each slot, and as many that wait."""
-    return slots + max(slots, 2)
+    """How many large items may be asked for ahead: one for each slot, and two that wait."""
+    return slots + 2
 
 
 def numbers(count, size=4):

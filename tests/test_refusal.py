@@ -51,7 +51,7 @@ def test_reprs_say_what_it_is_in_one_line(lane):
     assert repr(lane) == "<CpuLane: 'L' (cpu), is open>"
     assert repr(handle) == "<Handle: task 't' on lane 'L' (cpu)>"
     assert repr(graph).startswith("<TaskGraph: 1 task and 0 copies, ")
-    assert repr(pipeline) == "<CopyPipeline: cpu, 3 slots, not open yet>"
+    assert repr(pipeline) == "<CopyPipeline: cpu, 6 slots, not open yet>"
     assert repr(graph.run()).startswith("<Run: 1 task and 0 copies, done")
 
 

@@ -137,11 +137,12 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# With nothing to compute, the CPU is the limit: :doc:`plot_5_the_pipeline_against_its_limits`.
+# With nothing to compute, the CPU is the limit, and more slots may help it. So there are six by
+# default: :doc:`plot_5_the_pipeline_against_its_limits`.
 #
 # Now you
 # -------
-# How much pinned memory does a pipeline take that copies both ways, with the three slots of 32 MiB
+# How much pinned memory does a pipeline take that copies both ways, with the six slots of 16 MiB
 # in each direction that it has by default?
 #
 # .. dropdown:: A hint
@@ -150,9 +151,9 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     192 MiB: twice three slots. A slot whose size is no power of two is rounded down to one.
+#     192 MiB: twice six slots. A slot whose size is no power of two is rounded down to one.
 #
 #     .. code-block:: python
 #
-#         def pinned_bytes(slots=3, slot_bytes=32 << 20):
+#         def pinned_bytes(slots=6, slot_bytes=16 << 20):
 #             return 2 * slots * (1 << (slot_bytes.bit_length() - 1))

@@ -53,7 +53,7 @@ def test_what_to_host_async_clones_is_bounded(spin):
     assert (
         torch.cuda.max_memory_allocated() - before <= 6 * size
     )  # one is being made, and one let go
-    assert "2 × `slots`" in CopyPipeline.to_host_async.__doc__
+    assert "`slots` + 2" in CopyPipeline.to_host_async.__doc__
 
 
 # -- errors, Ctrl-C and ends ----------------------------------------------------------------------

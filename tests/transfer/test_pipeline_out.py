@@ -98,7 +98,7 @@ def test_what_backward_needs_is_not_overwritten_in_silence(pipeline):
 
 @pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
 @pytest.mark.parametrize("size", [4, 1000])
-@pytest.mark.parametrize("targets", [1, 2, 5])
+@pytest.mark.parametrize("targets", [1, 2, 4])
 def test_targets_that_are_still_on_their_way_are_refused(pipeline, source, size, targets):
     tensors = source([torch.full((size,), i) for i in range(20)])
     out = itertools.cycle([torch.empty(size, dtype=torch.long) for _ in range(targets)])

@@ -1,7 +1,9 @@
 """Ordinary memory of results is used again, but never while anything leads to it."""
 
 import gc
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,14 +70,14 @@ def test_memory_is_used_again_and_so_much_kept_and_given_back_at_the_end():
             for x in pipeline.to_host(torch.ones(3 << 20) for _ in range(count)):  # none is small
                 places.add(x.data_ptr())
                 del x
-        assert len(places) <= 8
-        assert 6 <= len(pipeline._memory._given) <= 8
+        assert len(places) <= 7
+        assert 5 <= len(pipeline._memory._given) <= 7
         held = {x.data_ptr(): x for x in pipeline.to_host(torch.ones(3 << 20) for _ in range(9))}
         assert held.keys().isdisjoint(one.data_ptr() for one in pipeline._memory._given)
         for x in pipeline.to_host(torch.ones(8 << 20) for _ in range(20)):
             del x
         given = pipeline._memory._given
-        assert [len(one) for one in given] == [8 << 22] * 3
+        assert [len(one) for one in given] == [8 << 22] * 2
         kept = weakref.ref(given[0].untyped_storage())
         del given
     gc.collect()
@@ -131,3 +133,18 @@ def test_of_small_results_nothing_is_kept():
     some = ReusedMemory(1 << 30, most=8)
     some.like(torch.ones(9))
     assert not some._given
+
+
+def test_fresh_memory_is_asked_for_in_large_pages():
+    """Each page that is touched first costs a fault, of any size."""
+    smaps = Path("/proc/self/smaps")
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists() or not smaps.exists():
+        pytest.skip("the system has no large pages, or does not tell of them")
+    middle = ReusedMemory(1 << 30, most=8).like(torch.ones(16 << 20)).data_ptr() + (32 << 20)
+    for line in smaps.read_text().splitlines():
+        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= middle < int(found[2], 16)
+        elif line.startswith("VmFlags:") and inside:
+            assert "hg" in line.split()
+            return
+    pytest.fail("its mapping is not listed")

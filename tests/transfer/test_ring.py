@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import queue
 import random
 import threading
 import time
@@ -259,3 +260,11 @@ def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, p
             each.fill_(7)
         made[0].mark().synchronize()
     assert [values_of(each) for each in out] == [{7}] * 9
+
+
+@pytest.mark.parametrize(("threads", "each"), [(24, 8), (16, 4), (15, 4), (6, 2), (4, 1), (2, 1)])
+def test_workers_cut_what_they_move_where_cache_lines_begin(threads, each):
+    seen, workers = queue.SimpleQueue(), Workers(threads, moves=6)
+    workers.submit(lambda: seen.put(torch.get_num_threads()))
+    assert seen.get(timeout=60) == each
+    workers.stop()

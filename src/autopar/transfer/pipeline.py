@@ -32,9 +32,10 @@ from autopar.transfer.workers import Workers
 
 T = TypeVar("T")
 
-_MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
+_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
-SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
+_SLOTS = 6  # for the bus, for each of three workers, and two in between
+SLOT_BYTES = 16 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
@@ -60,7 +61,7 @@ class CopyPipeline:
 
     Args:
         device: A GPU, or the CPU.
-        slots: Slots in a ring; twice as many items are under way at once, and three with one slot.
+        slots: Slots in a ring; two more items than those are under way at once.
         slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
             tensors are copied in chunks, small ones share a slot.
         threads: CPU threads that move large tensors within host memory; all that the machine has
@@ -86,12 +87,12 @@ class CopyPipeline:
         self,
         device: torch.device | str | int,
         *,
-        slots: int = 3,
+        slots: int = _SLOTS,
         slot_bytes: int = SLOT_BYTES,
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
+        self.slots = whole_number("slots", slots, of=f" in a ring, such as {_SLOTS}")
         slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
@@ -101,7 +102,7 @@ class CopyPipeline:
         # Where nobody leaves it, as when a generator that holds it is never closed.
         self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
         self._use = Use(self.device)
-        self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
+        self._most_ahead = self.slots + _QUEUED
         room_bytes = self._most_ahead * self.slot_bytes
         self._deliveries = Deliveries(room_bytes)
         # Beside those under way the caller has one, and has just given one up.
@@ -115,16 +116,15 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to 2 × `slots` items (three with one slot) are asked for ahead of the one that is
-        yielded, or as many times 16 MiB of small ones. If anything else still leads to a tensor's
-        memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
-        lists do without.
+        Up to `slots` + 2 items are asked for ahead of the one that is yielded, or as many times
+        16 MiB of small ones. If anything else still leads to a tensor's memory, as in `y = f(x);
+        yield y`, it is cloned on the device first, which `yield f(x)` and lists do without.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself, to
-        give it another size, or to share it with another process.
-        Memory of results that nobody has any more is used for later ones; as much of it as 2 ×
-        `slots` slots have (three with one slot) is kept until the pipeline is left.
+        give it another size, or to share it with another process. Memory of results that nobody
+        has any more is used for later ones; as much of it as `slots` + 2 slots have is kept until
+        the pipeline is left.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.
@@ -171,8 +171,8 @@ class CopyPipeline:
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
         """Copy batches to the device, the next ones while the caller works on this one.
 
-        Up to 2 × `slots` batches (three with one slot) are asked for ahead of the one that is
-        yielded, or as many times 16 MiB of small ones that come quickly.
+        Up to `slots` + 2 batches are asked for ahead of the one that is yielded, or as many times
+        16 MiB of small ones that come quickly.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block of memory (up to 16 MiB): clone one to keep it without the others.
@@ -228,8 +228,8 @@ class CopyPipeline:
         """Start the copy of one tensor, without waiting for it.
 
         The tensor is cloned on the device first, and lands in pinned memory of torch's pool, as
-        with `.to("cpu", non_blocking=True)`. Up to 2 × `slots` slots full of them (three with one
-        slot), or a larger one, are under way; the next call waits until the oldest is done.
+        with `.to("cpu", non_blocking=True)`. Up to `slots` + 2 slots full of them, or a larger one,
+        are under way; the next call waits until the oldest is done.
 
         Args:
             tensor: On the device.

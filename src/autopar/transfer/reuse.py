@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import mmap
+from collections.abc import Callable
+
 import torch
 
 from autopar.transfer.layout import like
 from autopar.transfer.source import is_only_memory
 
 _LEAST_BYTES = 1 << 20  # of what the system takes back when it is freed, and gives page by page
+_HUGE_BYTES = 4 << 20  # of what it is asked for in pages of 2 MiB, as by numpy
 
 
 class ReusedMemory:
@@ -32,6 +38,8 @@ class ReusedMemory:
                     return again
         self.trim(in_use=True)
         block = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+        if size_bytes >= _HUGE_BYTES:
+            _ask_for_huge_pages(block)
         self._given = (*self._given, block)[-self._most :]
         return like(tensor, block).data  # no view, as what is fresh is none
 
@@ -45,6 +53,21 @@ class ReusedMemory:
                 kept.append(block)
                 room_bytes -= len(block)
         self._given = tuple(reversed(kept))
+
+
+def _ask_for_huge_pages(block: torch.Tensor) -> None:
+    """Let Linux give memory in large pages, if it has them: each costs a fault, as a small one."""
+    if advise := _madvise():
+        start = -(-block.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        advise(start, block.data_ptr() + len(block) - start, mmap.MADV_HUGEPAGE)
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    advise = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_HUGEPAGE") else None
+    if advise is not None:
+        advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return advise
 
 
 def _is_whole(block: torch.Tensor) -> bool:
