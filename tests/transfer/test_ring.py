@@ -262,9 +262,23 @@ def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, p
     assert [values_of(each) for each in out] == [{7}] * 9
 
 
-@pytest.mark.parametrize(("threads", "each"), [(24, 8), (16, 4), (15, 4), (6, 2), (4, 1), (2, 1)])
-def test_workers_cut_what_they_move_where_cache_lines_begin(threads, each):
-    seen, workers = queue.SimpleQueue(), Workers(threads, moves=6)
-    workers.submit(lambda: seen.put(torch.get_num_threads()))
-    assert seen.get(timeout=60) == each
+@pytest.mark.parametrize(
+    ("threads", "moves", "count", "each"),
+    [
+        (24, 6, 3, 8),
+        (16, 6, 4, 4),
+        (15, 6, 3, 4),
+        (6, 6, 3, 2),
+        (4, 6, 4, 1),
+        (2, 6, 2, 1),
+        (16, 2, 2, 8),
+        (16, 1, 1, 16),
+    ],
+)
+def test_workers_cut_what_they_move_where_cache_lines_begin(threads, moves, count, each):
+    seen, workers = queue.SimpleQueue(), Workers(threads, moves)
+    for _ in range(9):
+        workers.submit(lambda: seen.put(torch.get_num_threads()))
+    assert [seen.get(timeout=60) for _ in range(9)] == [each] * 9
+    assert len(workers._threads) == count
     workers.stop()

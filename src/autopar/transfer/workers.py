@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from autopar.machine import settle_threads
 
-_MOST_WORKERS = 3  # so that one is at work while others wait for a slot, or for a slow thread
+_FEWEST = 3  # if they can be: one is at work while others wait for the bus, or for a slow thread
 _LAST_WAIT_S = 5.0  # for one that is at work, where nobody leaves the pipeline it belongs to
 
 Work = Callable[[], object]
@@ -25,10 +25,11 @@ class Workers:
 
     def __init__(self, threads: int, moves: int) -> None:
         self.threads = threads
-        self._missing = min(threads, moves, _MOST_WORKERS)
-        # A power of two: torch cuts what it copies in equal parts, and the copy of one that does not
-        # begin where a cache line does takes a quarter longer.
-        self._threads_each = 1 << ((threads // self._missing).bit_length() - 1)
+        fewest = min(threads, moves, _FEWEST)
+        # A power of two: torch cuts what it copies in equal parts, and one that does not begin
+        # where a cache line does takes a quarter longer.
+        self._threads_each = 1 << ((threads // fewest).bit_length() - 1)
+        self._missing = min(moves, threads // self._threads_each)
         self._queued: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         # Ends them, and waits for what they are at.
