@@ -172,7 +172,7 @@ class Unequal:
         (numpy.float32(1), numpy.float64(1), "dtype"),
         (torch.ones(1), torch.ones(2), "shape"),
         (1.0, 2.0, "not (equal|close)"),
-        (1, 1.0, "1 instead of"),
+        (1, 1.0, "1 instead of 1.0"),
         ("b", "a", "'b' instead of 'a'"),
         ({1}, {2}, "of type set instead of"),
         ([_X], {"u": _X}, r"made of result\[0\] instead of result\['u'\]"),
@@ -212,6 +212,12 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
     assert is_told == (is_close and close == 1e-5)
     checks = ap.race(ways, close={"near": close}, repeats=3).checks
     assert checks == {f"near: within {close:g} of sum": is_close}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_tensors_that_cannot_be_deep_copied_are_compared_too():
+    ways = dict.fromkeys(["one", "other"], lambda: torch.eye(2).to_sparse_csr())
+    assert ap.race(ways, repeats=3).checks == {"other: equal to one": True}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def race(
         require_label("see", label, labels)
     wanted = None
     if expected is not None:
-        wanted = _comparable("expected", _leaves(lambda: expected), copy.deepcopy)
+        wanted = _comparable("expected", _leaves(lambda: expected), _copied)
     if reset is not None:
         check_work("reset", reset)
     if setup is not None:
@@ -197,7 +197,7 @@ def _compared(
             checks[check] = not why
             failed += [f"{check}: no, {why}."] * bool(why)
             continue
-        wanted, than = _comparable(who, leaves, copy.deepcopy), label
+        wanted, than = _comparable(who, leaves, _copied), label
         if all(value is None for value in wanted.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "
@@ -239,6 +239,14 @@ def _leaves(way: Callable[[], object], *before: Callable[[], object] | None) -> 
     leaves, _ = pytree.tree_flatten_with_path(result)
     named = {f"result{pytree.keystr(path)}": leaf for path, leaf in leaves}
     return {place: leaf for place, leaf in named.items() if not isinstance(leaf, Timeline)}
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
+
+
+def _number(leaf: Any) -> Any:
+    return leaf.item() if isinstance(leaf, torch.Tensor) and not leaf.dim() else leaf
 
 
 def _comparable(who: str, leaves: Mapping[str, Any], kept: Callable[[Any], Any]) -> dict[str, Any]:
@@ -303,7 +311,7 @@ def _unlike(value: Any, one: Any, share: float) -> str:
     """In what two leaves differ; nothing where they don't."""
     if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
         is_same = type(value) is type(one) and bool(value == one)
-        return "" if is_same else f"{what(value)} instead of {what(one)}"
+        return "" if is_same else f"{what(_number(value))} instead of {what(_number(one))}"
     near = 0.0
     if value.dtype == one.dtype and (one.is_floating_point() or one.is_complex()):
         if one.element_size() == 1:  # float8, for which torch has no comparison
