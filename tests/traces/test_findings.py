@@ -24,7 +24,7 @@ from trace_builder import (
 )
 
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, Finding
+from autopar.traces.causes import CAUSES, Finding
 from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 

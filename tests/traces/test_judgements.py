@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from trace_builder import call, costs, gap, kernel, launch, operator, parsed, trace
 
+from autopar.traces.causes import CAUSES
 from autopar.traces.command import as_page, as_text, comparison
-from autopar.traces.findings import CAUSES
 from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 

@@ -22,10 +22,11 @@ import autopar
 
 _ROOT = Path(__file__).parents[1]  # autopar
 _SHOWS = (  # folders and files that measure nothing
-    *("__main__.py", "display/", "recorded/", "traces/command.py", "traces/report.py"),
-    *("graph/audit.py", "traces/findings.py", "traces/idle.py", "traces/utilization.py"),
-    *("records/claim.py", "records/digest.py", "records/experiment.py", "records/gallery.py"),
-    *("records/provenance.py", "records/store.py"),
+    *("__main__.py", "display/", "recorded/", "graph/audit.py"),
+    *(f"records/{name}.py" for name in ("claim", "digest", "experiment", "gallery")),
+    *(f"records/{name}.py" for name in ("provenance", "store")),
+    *(f"traces/{name}.py" for name in ("causes", "command", "findings", "idle", "report")),
+    "traces/utilization.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""Record: what an experiment found, with all it takes to believe it."""
+"""Record: what an experiment found, the limit of its parts, and all it takes to believe it."""
 
 from __future__ import annotations
 

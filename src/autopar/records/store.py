@@ -1,4 +1,7 @@
-"""Store: records as JSON files, a folder for each machine, refused if not as they were written."""
+"""Store: records as JSON files, a folder for each machine.
+
+One that is not as it was written is refused; one of earlier code is read, and marked.
+"""
 
 from __future__ import annotations
 

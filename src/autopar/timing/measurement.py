@@ -1,4 +1,4 @@
-"""Measurement: raw seconds under a label, the statistics derived from them, and their limits."""
+"""Measurement: raw seconds under a label, and the statistics derived from them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Read `read` first: files of torch.profiler (`event_text`, `chrome`) and Nsight Systems (`nsys`)
 become one table of records, which `check` makes a `trace` of. Of it `utilization` takes the
-figures, `idle` and `findings` the causes, and `report` the pages. `communication` knows what
-communicates by its name, and `ranks` matches it across processes, which it compares. `profiler`
-makes such a file of some work, and `command` is the command line, which compares two traces too.
+figures, `idle` and `findings` tell which of the `causes` there are, and `report` makes the pages.
+`communication` knows what communicates by its name, and `ranks` matches it across processes, which
+it compares. `profiler` makes such a file of some work, and `command` is the command line, which
+compares two traces too.
 """

@@ -19,7 +19,8 @@ from autopar.display.format import format_seconds, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
-from autopar.traces.findings import CAUSES, LEAST_SHARE
+from autopar.traces.causes import CAUSES
+from autopar.traces.findings import LEAST_SHARE
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section

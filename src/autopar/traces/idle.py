@@ -13,7 +13,7 @@ import numpy.typing as npt
 from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
+from autopar.traces.causes import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import BRIEF_S, NEVER, WITHIN, Usage, View, sort_of
 

@@ -13,7 +13,8 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
+from autopar.traces.causes import CAUSES, Finding
+from autopar.traces.findings import HIDEABLE, LEAST_SHARE, findings_of
 from autopar.traces.idle import Host, idle_of
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Seconds, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
