@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autopar import TaskGraph
+from autopar import Run, TaskGraph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 
@@ -56,6 +56,16 @@ def test_after_measuring_it_has_the_streams_with_which_it_was_faster():
     graph.measure()
     for run in (graph.run(), graph.run_serial()):
         assert all(map(torch.equal, run[result], two(*given)))
+
+
+@pytest.mark.parametrize(("chain", "count"), [(False, 4), (True, 1)], ids=["beside", "a chain"])
+def test_it_has_several_streams_if_they_could_gain_and_runs_were_faster(monkeypatch, chain, count):
+    """Kernels may leave room for others, which no plan can know."""
+    monkeypatch.setattr(Run, "wall_s", property(lambda run: 1 / len(run.plan.schedule.lanes)))
+    x = torch.rand(2048, 2048, device="cuda")
+    graph, _ = TaskGraph.trace(lambda: x @ x @ x @ x @ x if chain else [x @ x for _ in range(4)])
+    graph.measure()
+    assert len(graph.plan().schedule.lanes) == count
 
 
 def test_an_error_ends_it_and_the_next_run_is_whole():

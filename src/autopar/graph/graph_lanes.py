@@ -138,7 +138,7 @@ class GraphLanes:
 def fastest(
     plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
 ) -> LaneCounts:
-    """The fewest lanes, unless a plan with more foresees a gain and whole runs show it.
+    """The fewest lanes, unless by its plan more could gain, and whole runs show it.
 
     Runs take turns, as a machine has slow times, which are to meet all alike. It has slow cores as
     well, so several lanes must be faster than one in the calling thread and in one of its own.
@@ -150,7 +150,7 @@ def fastest(
     """
     (best, few), *others = plans.items()
     for counts, many in others:
-        if many.makespan_s > (1 - _GAIN) * few.makespan_s:
+        if many._least_s > (1 - _GAIN) * few.makespan_s:
             continue
         rounds: list[tuple[float, ...]] = []
         until_s = time.perf_counter() + _ENOUGH_S

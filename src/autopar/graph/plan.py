@@ -81,6 +81,12 @@ class Plan(Closed):
         return limit_s(self.schedule.jobs, self.resources)
 
     @property
+    def _least_s(self) -> float:
+        """The limit if also all streams of a GPU ran at the same time, each as fast as alone."""
+        at_once = {name: Resource(one.lanes, one.lanes) for name, one in self.resources.items()}
+        return limit_s(self.schedule.jobs, at_once)
+
+    @property
     def arrows(self) -> dict[str, float]:
         """What comes after what, by name, as 1 for a wait and 0 if the order on lanes implies it.
 

@@ -256,8 +256,8 @@ class TaskGraph(Closed):
         """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
-        Without `cpu_lanes` or `streams`, later plans have several lanes if that foresees a gain by
-        these times, and made whole runs faster.
+        Without `cpu_lanes` or `streams`, later plans have several lanes if by these times they
+        could gain, and whole runs were faster.
 
         Args:
             repeats: How often, after one run to warm up; the median counts.
