@@ -72,6 +72,7 @@ def test_attributes_are_there():
     )
     owners = {
         **dict.fromkeys(("_version", "_use_count"), tensor),
+        "_values": tensor.to_sparse(),
         "_cdata": tensor.untyped_storage(),
         "_schema": torch.ops.aten.add.Tensor,
         "_qualified_op_name": torch.ops.aten.add,

@@ -29,14 +29,15 @@ import torch
 import autopar as ap
 
 
-def as_graph(model, x, way):
+def as_graph(model, x, way, keep):
     graph, results = ap.TaskGraph.trace(model, x)
+    keep(graph)  # its threads stay there
     if way != "run":
         graph.measure()
     if way != "capture":
-        return graph, lambda: graph.run()[results]
+        return lambda: graph.run()[results]
     captured = graph.capture()
-    return graph, lambda: captured.replay()[results]
+    return lambda: captured.replay()[results]
 
 
 # %%
@@ -74,8 +75,7 @@ def race_model(name, ways, device, **sizes):
     with torch.no_grad(), ExitStack() as stack:
         model(x)  # what it does in its first call only
         for way in ways:
-            graph, calls[f"{name}: {way}"] = as_graph(model, x, way)
-            stack.enter_context(graph)  # its threads stay there
+            calls[f"{name}: {way}"] = as_graph(model, x, way, stack.enter_context)
         shared = [label for label in calls if device == "cpu" and label.endswith("measured")]
         return ap.race(calls, close=dict.fromkeys(shared, 1e-5))
 

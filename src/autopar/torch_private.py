@@ -32,6 +32,7 @@ __all__ = [  # what is handed on as it is
 # Attributes of torch's objects, read where they are needed, as each call counts there.
 ATTRIBUTES = {
     "_version": "counts the changes of a tensor in place",
+    "_values": "what a sparse tensor holds, where it lies, also if it holds two for one place",
     "_use_count": "how many of torch's own objects refer to a tensor",
     "_cdata": "one number for each memory and generator, that all its objects have",
     "_schema": "what an operator reads, writes and returns",

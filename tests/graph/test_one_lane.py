@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -119,12 +120,23 @@ def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(
 def test_plans_have_the_lanes_with_which_runs_were_faster(monkeypatch, cost_s, chain, lanes):
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)
     monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: 1 / run.plan.cpu_lanes))
-    graph, last = ap.TaskGraph(), torch.ones(1)
+    graph, last = ap.TaskGraph(), None
     for _ in range(4):
-        task = graph.add(torch.neg, last, cost_s=cost_s)
-        last = task if chain else last
+        task = graph.add(lambda _: time.sleep(5e-3), last, cost_s=cost_s, writes=())
+        last = task if chain else None
     graph.measure()
     assert graph.plan().cpu_lanes == lanes
+
+
+def test_measuring_leaves_no_threads_beside_which_those_of_one_lane_would_sleep_sooner():
+    graph = ap.TaskGraph()
+    for _ in range(4):
+        graph.add(time.sleep, 1e-3, writes=())
+    with graph:
+        before = threading.active_count()
+        graph.run()
+        graph.measure()
+        assert threading.active_count() == before
 
 
 def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch):

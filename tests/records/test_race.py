@@ -77,7 +77,7 @@ def test_ways_that_all_change_what_they_are_given_are_warned_of_and_none_that_se
 
     ways = {"one": lambda: counting(0), "other": lambda: counting(1)}
     with pytest.warns(
-        UserWarning, match="'one' returns something else after .* 5 instead of 1"
+        UserWarning, match="'one' returns something else after .* 5 .int. instead of 1"
     ) as w:
         assert ap.race(ways, warmup=0, repeats=3).measurements
     assert w[0].filename == __file__
@@ -172,9 +172,11 @@ class Unequal:
         (numpy.float32(1), numpy.float64(1), "dtype"),
         (torch.ones(1), torch.ones(2), "shape"),
         (1.0, 2.0, "not (equal|close)"),
-        (1, 1.0, "1 instead of 1.0"),
-        ("b", "a", "'b' instead of 'a'"),
-        ({1}, {2}, "of type set instead of"),
+        (1, 1.0, r"1 \(int\) instead of 1.0 \(torch.float64\)"),
+        (torch.tensor(1), 1, r"1 \(torch.int64\) instead of 1 \(int\)"),
+        (_X, 1, r"\(4,\) \(torch.float32\) instead of 1 \(int\)"),
+        ("b", "a", r"'b' \(str\) instead of 'a' \(str\)"),
+        ({1}, {2}, r"\{1\} \(set\) instead of \{2\} \(set\)"),
         ([_X], {"u": _X}, r"made of result\[0\] instead of result\['u'\]"),
         ([_X], [_X, _X], "made of"),
         (None, [_X, _X], "of result instead of"),
@@ -214,10 +216,24 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
     assert checks == {f"near: within {close:g} of sum": is_close}
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
-def test_tensors_that_cannot_be_deep_copied_are_compared_too():
-    ways = dict.fromkeys(["one", "other"], lambda: torch.eye(2).to_sparse_csr())
+def coo(values):
+    return torch.sparse_coo_tensor(torch.tensor([[0, 5], [1, 2]]), values, (10**6, 10**6))
+
+
+def csr(values):
+    ends = torch.arange(3)
+    return torch.sparse_csr_tensor(ends, ends[:2], values, (2, 10**12))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("sparse", [coo, csr])
+def test_sparse_tensors_of_any_size_are_compared_by_what_they_hold(sparse):
+    ways = dict.fromkeys(["one", "other"], lambda: sparse(torch.ones(2)))
     assert ap.race(ways, repeats=3).checks == {"other: equal to one": True}
+    shared = torch.ones(2)
+    ways["one"] = ways["other"] = lambda: sparse(shared)
+    with pytest.raises(ValueError, match="'one' and 'other' return the same memory"):
+        ap.race(ways, repeats=3)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def test_of_other_sizes_no_more_is_kept_than_there_is_room_for(kept):
         assert len(some._given) <= 8
 
 
+@pytest.mark.parametrize("size_bytes", [9, 2 << 20], ids=["small", "used again"])
+def test_what_is_not_used_any_more_goes_as_soon_as_anything_is_asked_for(size_bytes):
+    some, x = ReusedMemory(6 << 20, most=8), torch.ones(size_bytes, dtype=torch.uint8)
+    results = [some.like(torch.ones(4 << 20, dtype=torch.uint8)) for _ in range(5)]
+    results.append(some.like(x))
+    results.clear()
+    results.append(some.like(x))
+    assert sum(map(len, some._given)) <= 8 << 20  # with the one in use
+
+
 def test_garbage_that_asks_for_memory_in_between_gets_other_memory(monkeypatch):
     some, found, is_only_memory = ReusedMemory(1 << 30, most=8), [], reuse.is_only_memory
     x = torch.ones(1 << 20)
@@ -140,7 +150,8 @@ def test_fresh_memory_is_asked_for_in_large_pages():
     smaps = Path("/proc/self/smaps")
     if not Path("/sys/kernel/mm/transparent_hugepage").exists() or not smaps.exists():
         pytest.skip("the system has no large pages, or does not tell of them")
-    middle = ReusedMemory(1 << 30, most=8).like(torch.ones(16 << 20)).data_ptr() + (32 << 20)
+    block = ReusedMemory(1 << 30, most=8).like(torch.ones(16 << 20))
+    middle = block.data_ptr() + block.nbytes // 2
     for line in smaps.read_text().splitlines():
         if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
             inside = int(found[1], 16) <= middle < int(found[2], 16)

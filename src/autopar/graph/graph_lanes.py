@@ -26,6 +26,7 @@ _CPU_LANES, _STREAMS = 4, 4  # where there may be several
 _MOST = 1024  # each is a thread, or a stream
 _GAIN = 0.05  # several lanes must gain this much, as their times vary more
 _MOST_ROUNDS, _ENOUGH_S = 15, 0.2  # more rounds than were asked for, as long as they are this quick
+_SETTLED_S = 5e-3  # by then threads of other runs have ceased to look for work, and sleep
 
 
 class LaneCounts(NamedTuple):
@@ -74,8 +75,35 @@ class GraphLanes:
             self._kept, self._lanes = None, {}
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
-        """Keep lanes for a while, if they are not kept already."""
+        """Keep lanes for a while, if they are not kept already; none but those opened meanwhile."""
+        self._let_go()
         return self if self._kept is None else contextlib.nullcontext()
+
+    def choose(
+        self, plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
+    ) -> None:
+        """Choose how many lanes there are from now on; see `fastest`.
+
+        A run counts after others of its kind, as in a loop, with lanes that are kept, or opened
+        anew, as they would be now, and without those of other plans.
+        """
+
+        def settled_s(plan: Plan, here: bool) -> float:
+            self._let_go()
+            until_s = time.perf_counter() + _SETTLED_S
+            while True:
+                last_s = wall_s(plan, here)
+                if time.perf_counter() > until_s:
+                    return last_s
+
+        self.best = fastest(plans, repeats, settled_s)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the lanes that are kept: where there are more threads, all wait for work asleep."""
+        if self._kept is not None:
+            self._kept.close()
+            self._lanes = {}
 
     def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
         """Start a run, and wait for all of it at the next step; `Run.wait` tells errors.

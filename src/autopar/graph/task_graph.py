@@ -18,7 +18,7 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.graph_lanes import GraphLanes, LaneCounts, fastest
+from autopar.graph.graph_lanes import GraphLanes, LaneCounts
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run, Starting
@@ -256,11 +256,11 @@ class TaskGraph(Closed):
         """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
-        Without `cpu_lanes` or `streams`, later plans have several lanes if by these times they
-        could gain, and whole runs were faster.
+        Without `cpu_lanes` or `streams`, later plans have several lanes if they could gain by these
+        times, and whole runs, made as well, were faster: inside `with graph:`, or outside.
 
         Args:
-            repeats: How often, after one run to warm up; the median counts.
+            repeats: How often at least, after one run to warm up; the median counts.
             alone: One after another, so that times and limit are those of each task by itself;
                 otherwise as `run` runs them, with what tasks take from each other.
 
@@ -303,19 +303,18 @@ class TaskGraph(Closed):
         self._lanes.__exit__(*error)
 
     def _measure(self, repeats: int, alone: bool) -> None:
-        with self._lanes.kept():
-            counts = self._lanes.that_differ(self._program.nodes)
-            self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
-            plans = {n: self._plan(n) for n in counts}  # by these costs
-            wall_s = lambda plan, here: self._ran(plan, here=here).wall_s  # noqa: E731
-            self._lanes.best = fastest(plans, repeats, wall_s)
+        counts = self._lanes.that_differ(self._program.nodes)
+        self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
+        plans = {n: self._plan(n) for n in counts}  # by these costs
+        self._lanes.choose(plans, repeats, lambda plan, here: self._ran(plan, here=here).wall_s)
 
     def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-        self._ran(plan, in_order=True, alone=True)
         how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
-        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats + (not alone))][-repeats:]
-        return {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
+        with self._lanes.kept():
+            self._ran(plan, in_order=True, alone=True)
+            runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats + (not alone))]
+        return {n: statistics.median(run_s[n] for run_s in runs_s[-repeats:]) for n in runs_s[0]}
 
     # Generators, in loops, which close them at once: Ctrl-C may cut off what contextlib calls.
     def _started(self, timed: bool) -> Generator[Run]:

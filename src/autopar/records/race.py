@@ -36,6 +36,7 @@ _CLOSE = (
 _ROUNDING = 1e-5  # of the largest number: sums in float32 differ by less, mistakes by more
 _UNLIKE = 1.0  # a difference that no share is told for
 _ARRAYS = (torch.Tensor, np.ndarray)
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 def race(
@@ -225,7 +226,7 @@ def _refuse_shared(
 
 
 def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
-    arrays = [leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)]
+    arrays = [_dense_of(leaf) for leaf in leaves.values() if isinstance(leaf, _ARRAYS)]
     counts = [leaf.size if isinstance(leaf, np.ndarray) else leaf.numel() for leaf in arrays]
     return ranges_of([*compress(arrays, counts)])  # as what is empty shares nothing
 
@@ -245,8 +246,18 @@ def _copied(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
 
 
-def _number(leaf: Any) -> Any:
-    return leaf.item() if isinstance(leaf, torch.Tensor) and not leaf.dim() else leaf
+def _told(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"{tuple(leaf.shape) if leaf.dim() else leaf.item()} ({leaf.dtype})"
+    return f"{shortened(repr(leaf))} ({type(leaf).__name__})"
+
+
+def _dense_of(array: Any) -> Any:
+    """The numbers of a sparse tensor that it holds; of what is not sparse, that itself."""
+    layout = getattr(array, "layout", None)
+    if layout == torch.sparse_coo:
+        return array._values()
+    return array.values() if layout in _COMPRESSED else array
 
 
 def _comparable(who: str, leaves: Mapping[str, Any], kept: Callable[[Any], Any]) -> dict[str, Any]:
@@ -311,13 +322,13 @@ def _unlike(value: Any, one: Any, share: float) -> str:
     """In what two leaves differ; nothing where they don't."""
     if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
         is_same = type(value) is type(one) and bool(value == one)
-        return "" if is_same else f"{what(_number(value))} instead of {what(_number(one))}"
+        return "" if is_same else f"{_told(value)} instead of {_told(one)}"
     near = 0.0
     if value.dtype == one.dtype and (one.is_floating_point() or one.is_complex()):
         if one.element_size() == 1:  # float8, for which torch has no comparison
             value, one = value.float(), one.float()
         if share:
-            numbers = one.to_dense()
+            numbers = _dense_of(one)
             finite = numbers[numbers.isfinite()].abs()
             near = share * finite.max().item() if finite.numel() else 0.0
     try:

@@ -209,7 +209,7 @@ class CopyPipeline:
 
         Args:
             fn: Called with each batch on the device; returns a tensor there.
-            batches: As for `prefetch`.
+            batches: As for `prefetch`, and twice as many ahead: results are under way as well.
             out: As for `to_host`.
             pin: As for `to_host`.
 

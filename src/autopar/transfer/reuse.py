@@ -28,20 +28,23 @@ class ReusedMemory:
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Host memory for one like a dense tensor."""
-        size_bytes = tensor.nbytes
-        if size_bytes < _LEAST_BYTES:
-            return torch.empty_like(tensor, device="cpu")
-        for block in self._given:
-            if len(block) == size_bytes and _is_whole(block) and is_only_memory(block):
-                again = like(tensor, block).data
-                if is_only_memory(block, others=1):  # else garbage was collected in between
-                    return again
+        again = self._unused_like(tensor)
         self.trim(in_use=True)
-        block = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
-        if size_bytes >= _HUGE_BYTES:
+        if again is not None or tensor.nbytes < _LEAST_BYTES:
+            return torch.empty_like(tensor, device="cpu") if again is None else again
+        block = torch.empty(tensor.nbytes, dtype=torch.uint8, device="cpu")
+        if len(block) >= _HUGE_BYTES:
             _ask_for_huge_pages(block)
         self._given = (*self._given, block)[-self._most :]
         return like(tensor, block).data  # no view, as what is fresh is none
+
+    def _unused_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        for block in self._given:
+            if len(block) == tensor.nbytes and _is_whole(block) and is_only_memory(block):
+                again = like(tensor, block).data
+                if is_only_memory(block, others=1):  # else garbage was collected in between
+                    return again
+        return None
 
     def trim(self, *, in_use: bool = False) -> None:
         """Keep of what nobody has no more than there is room for, and what is in use or not."""
