@@ -1,10 +1,12 @@
 """Accesses against memory of single bytes: who must wait for whom, and for nobody else."""
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
 from autopar.effects.access import Accesses, ByteRange
+from autopar.effects.memory import ranges_of
 
 _BYTES = 12
 _SIZES = {"bytes": (1, 2), "pieces": (1, 4), "large": (6, _BYTES), "any": (0, _BYTES)}
@@ -84,6 +86,15 @@ def test_ranges_meet_and_cover_as_their_bytes_do():
         assert not one.covers(ByteRange(one.memory)) or one == ByteRange(one.memory)
 
     hold_for_all(right, ranges(0, 5), ranges(0, 5), share=0, examples=300)
+
+
+@pytest.mark.parametrize("rows", [slice(2, None), slice(None, 1, -1), slice(3, 4)])
+def test_an_array_meets_its_views_wherever_they_begin_and_they_no_rows_but_their_own(rows):
+    array = np.zeros((4, 2))
+    whole, view, before = ranges_of([array, array[rows], array[:2]])
+    assert whole.covers(view)
+    assert view.meets(whole)
+    assert not view.meets(before)
 
 
 X = ByteRange("x")

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import torch
-from graph_checks import ancestors
+from graph_checks import ancestors, labels
 from torch import nn
 
 from autopar import TaskGraph
@@ -212,6 +212,17 @@ def test_what_is_not_declared_comes_after_all_before_it_and_before_all_after(kin
     for _ in range(3):
         graph.add(fn, *args, writes=())
     assert [node.before for node in graph.plan().nodes] == [set()] * 3
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_tasks_share_a_copy_of_a_tensor_unless_it_is_written_in_between(writes):
+    with labels():
+        graph, x = TaskGraph(), torch.ones(2)
+        graph.add(torch.neg, x, device="cuda:0")
+        if writes:
+            graph.add(torch.Tensor.add_, x, 1, writes=[x], device="cpu")
+        graph.add(torch.neg, x, device="cuda:0")
+        assert f"and {1 + writes} cop" in repr(graph.plan())
 
 
 # Tasks of a GPU have streams of their own, and torch says that it waits where gradients meet.

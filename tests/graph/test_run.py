@@ -1,6 +1,7 @@
 """What a run does at once, what it returns and tells, and the plan that it follows."""
 
 import contextlib
+import itertools
 import re
 import threading
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 import torch
 
-from autopar import TaskGraph, cpu_lane
+from autopar import Run, TaskGraph, cpu_lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -185,6 +186,17 @@ def test_measured_costs_steer_the_plan():
     assert graph.plan().schedule.entries[0].job == long.number
     assert 20e-3 <= graph.plan().makespan_s < 1
     assert graph.plan().limit_s <= graph.plan().makespan_s
+
+
+def test_of_runs_beside_each_other_the_first_is_not_counted(monkeypatch):
+    """Twins: one after another all count, as one has warmed them up."""
+    for alone, count in ((False, 2), (True, 1)):
+        costs_s = itertools.count(1)
+        monkeypatch.setattr(Run, "cost_s", property(lambda _, to=costs_s: {0: next(to)}))
+        graph = TaskGraph(cpu_lanes=1)
+        graph.add(torch.ones, 2)
+        graph.measure(1, alone=alone)
+        assert graph.plan().makespan_s == count
 
 
 def test_a_plan_of_guessed_costs_says_so():

@@ -289,9 +289,10 @@ def deciding_by_what_no_data_is_in():
     def fn(x):
         positions = torch.arange(len(x)).unsqueeze(0)
         steps = torch.diff(positions, prepend=positions[:, :1] - 1)
-        counts = torch.zeros(3)
+        counts, sizes = torch.zeros(3), torch.tensor([2, 3, 4])
         counts[1:].add_(steps.sum())
         x = x + torch.arange(3) * torch.tensor(2.0)
+        x = x * sizes if sizes[0] > 1 else -x
         return x + counts if (steps == 1).all() and counts.max().item() == 4 else -x
 
     return fn, numbers(4, 3)
