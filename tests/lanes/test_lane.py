@@ -123,6 +123,15 @@ def test_handles_say_what_they_are():
     assert cpu_lane().name != cpu_lane().name
 
 
+def test_a_timeline_of_handles_may_be_off_by_as_much_as_any_of_them(monkeypatch):
+    errors_s = {"exact": 0.0, "rough": 1e-6}
+    with cpu_lane() as lane:
+        handles = [lane.submit(int, name=name) for name in errors_s]
+    told = property(lambda handle: errors_s[handle.name])
+    monkeypatch.setattr(type(handles[0]), "alignment_error_s", told)
+    assert timeline_of_handles(handles).alignment_error_s == 1e-6
+
+
 def test_tasks_are_annotated_with_their_names(monkeypatch):
     names = []
 
@@ -154,6 +163,11 @@ def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(t
         assert numbers == [threads, threads + 1]
         assert torch.get_num_threads() == threads_of_a_new_thread() == before
     assert torch.get_num_threads() == threads_of_a_new_thread() == before
+
+
+def test_an_operator_has_one_thread_if_no_number_is_given():
+    with cpu_lane() as lane:
+        assert lane.submit(torch.get_num_threads).result() == 1
 
 
 def test_context_variables_hold_in_tasks_and_end_with_them():

@@ -176,6 +176,20 @@ def test_leaving_waits_for_what_was_sent(streams, slots, threads, source):
     assert [handle.result()[-1].item() for handle in handles] == list(range(20))
 
 
+def test_a_delivery_waits_for_room_and_for_no_more(streams, in_time):
+    streams(LateStream)
+    handles, under_way = [], []
+
+    def deliver():  # in a thread that changes nothing by asking
+        with CopyPipeline("cpu", slots=1, slot_bytes=_LARGE) as pipeline:
+            for _ in range(20):
+                handles.append(pipeline.to_host_async(torch.ones(_LARGE, dtype=torch.uint8)))
+                under_way.append(sum(not handle.done() for handle in handles))
+
+    in_time(deliver)
+    assert under_way == [1, 2, *[3] * 18]
+
+
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
 def test_workers_move_while_the_caller_is_elsewhere(monkeypatch, verb):
     moved = threading.Semaphore(0)
