@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -184,6 +185,16 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
         assert len(text) < 1_000, "however long a name is"
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> Path:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may look into any
+    assert f"{tmp_path}: Permission denied" in said(tmp_path, status=2)
+
+
 def test_standard_input_may_be_closed(
     files: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +212,8 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     assert "which is under 100 %" in said(file, "--fail-under", "1", status=3)
     near = said(file, "--fail-under", "43.54%", status=3)
     assert re.search(r"time is 43\.[45] %, which is under 43\.54 %", near), "and not 43.5 %"
-    assert "which is under" not in said(file, "--fail-under", "5%")
+    for share in ("5%", "0%", "0"):
+        assert "which is under" not in said(file, "--fail-under", share)
     data = json.loads(said(file, "--json", "-"))
     assert (data["format"], data["version"]) == ("autopar timeline", 5)
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
