@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 
+from autopar.timeline.span import Timeline
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.report import Report
@@ -130,9 +131,10 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(parsed("kernel 0..4 by -0.001"))
     assert "No findings: nothing is certain that keeps it from that." in said
-    one, several = parsed("kernel 0..1; copy 1..9"), len(Report(BUSY, name="t").findings)
-    for each, many in ((one, "One finding"), (BUSY, f"{several} findings")):
+    one = parsed("kernel 0..1; copy 1..9")
+    for each, many in ((one, "One finding"), (BUSY, "2 findings")):
         assert f"{many} of 1.0 % of the time or more." in text_of(each)
+        assert ("The same time may be in two" in text_of(each)) == (each is not one)
     of_cpu = parsed("range step 0..5; range inner 1..2")
     said = text_of(of_cpu)
     assert "No work of a GPU is in it." in said
@@ -183,6 +185,17 @@ def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(
     said = text_of(many)
     assert "Drawn are the first 100.0 ms: --range shows others." in said
     assert re.search(r"GPU 0 busy for 7[45]\.\d % of 401\.0 ms", said), "figures are of all"
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_of_more_ranges_than_are_drawn_there_are_just_so_many(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    drawn: list[Timeline] = []
+    monkeypatch.setattr(report, "_MOST_DRAWN", 3)
+    monkeypatch.setattr(report, "draw", lambda timeline, **_: drawn.append(timeline) or "")
+    text_of(parsed("; ".join(f"range step {i}..{i + 2}" for i in range(count))))
+    assert [span.start_s for span in drawn[0].spans] == pytest.approx([0, 1 * MS, 2 * MS])
 
 
 def test_a_page_has_bars_and_code_where_a_terminal_has_characters() -> None:
