@@ -4,6 +4,7 @@ import json
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +40,18 @@ def test_an_estimate_lies_in_its_interval_which_is_wider_with_more_noise_and_the
     alike = record_of({"one": [2 * s for s in drift], "two": drift}).estimate(speedup)
     assert alike.low == pytest.approx(alike.high) == pytest.approx(2.0)
     assert ap.Findings([]).estimate(lambda _: 3).samples == 0  # of a timeline alone
+
+
+def test_an_interval_leaves_out_a_fortieth_of_the_resamples_at_either_end():
+    figures = []
+
+    def figure(seconds):
+        figures.append(seconds["a"])
+        return figures[-1]
+
+    estimate = record_of({"a": [float(i * i) for i in range(1, 31)]}).estimate(figure)
+    assert estimate.value == figures.pop(0) == pytest.approx((15**2 + 16**2) / 2)
+    assert (estimate.low, estimate.high) == tuple(np.quantile(figures, (0.025, 0.975)))
 
 
 def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():
