@@ -177,6 +177,12 @@ def test_of_very_many_tasks_there_are_the_boxes_without_names():
     assert ax.figure.get_figheight() < 20
 
 
+def test_a_figure_is_as_high_as_its_plan_needs_up_to_a_bound():
+    chains = [tasks((), *((i,) for i in range(count))) for count in (2, 9, 40, 41)]
+    two, nine, *most = (plot.graph(chain).figure.get_figheight() for chain in chains)
+    assert two < nine < most[0] == most[1]
+
+
 def test_what_is_no_plan_or_one_of_nothing_is_refused():
     with pytest.raises(ValueError, match="plan has no tasks; expected"):
         plot.graph(TaskGraph().plan())
@@ -210,6 +216,8 @@ def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after
     assert order == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
     headers = [text.get_text() for text in ax.texts[:5]]
     assert headers == ["GPU 0", "GPU 0, copies", "CPU", "GPU 1, copies", "GPU 1"]
+    sizes = [text.get_fontsize() for text in ax.texts]
+    assert min(sizes[:5]) > max(sizes[5:])
     assert all(corners[before][1] < corners[task][1] for before, task in waits_of(ax))
     assert len({*map(tuple, corners)}) == len(lanes)
     assert legend_of(ax) == ["waits for another lane", "is next on its lane"]
