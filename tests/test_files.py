@@ -171,6 +171,14 @@ def test_a_dash_is_standard_output_and_a_path_is_a_file(tmp_path, monkeypatch, c
         assert Path("-").read_text() == str(type(path))
 
 
+def test_what_was_printed_before_stands_before_what_is_written_to_a_pipe():
+    program = "from autopar.files import write_output\nprint('a')\nwrite_output('-', 'b')"
+    environment = {"PYTHONPATH": str(Path(autopar.__file__).parents[1]), "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"a\nb", b"")
+
+
 _WRITES = {
     *("write_text", "write_bytes", "save", "savefig", "imsave", "touch"),
     *("copyfile", "copy2", "move", "mkstemp"),

@@ -191,9 +191,9 @@ class RoundsClock:
         reading = next(self.readings) - 2 * self.workers  # after the warm-up
         starts = self.thread.starts = not getattr(self.thread, "starts", False)
         if starts:
-            return 0.0
+            return 100.0
         alone = reading >= 0 and reading % (2 + 2 * self.workers) < 2
-        return 1.0 if alone else 1.6
+        return 101.0 if alone else 101.6
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

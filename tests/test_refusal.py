@@ -119,6 +119,14 @@ class Steps:
         return x
 
 
+class Scaled(torch.nn.Module):
+    def __call__(self, x, *, scale):
+        return super().__call__(x) * scale
+
+    def forward(self, x):
+        return x
+
+
 _MISSPELT = [
     (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
     (step, {"scale": 1, "label": "a"}, "label= is no argument of 'step'"),
@@ -144,12 +152,13 @@ def test_a_keyword_that_a_function_may_take_is_its_own(lane):
             (int, ("11",), {"base": 2}),
             (linear, (), {"input": torch.ones(2)}),
             (functools.partial(linear, input=torch.ones(2)), (), {}),
+            (Scaled(), (torch.ones(2),), {"scale": 2}),
             (torch.sum, (), {"input": X, "axis": 0, "keepdims": True}),
             (torch.ones, (2,), {"requires_grad": True}),
         ],
     )
     found = [lane.submit(fn, *given, **options).result() for fn, given, options in calls]
     assert found[:4] == [{"write": 1}, 1, 3, 3]
-    assert [tuple(x.shape) for x in found[4:]] == [(2,), (2,), (1, 30), (2,)]
+    assert [tuple(x.shape) for x in found[4:]] == [(2,), (2,), (2,), (1, 30), (2,)]
     tasks = [graph.add(fn, *given, **options) for fn, given, options in calls]
     assert graph.run()[tasks[:4]] == found[:4]
