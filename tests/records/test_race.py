@@ -217,17 +217,17 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
     assert checks == {f"near: within {close:g} of sum": is_close}
 
 
-def coo(values):
+def coordinates(values):
     return torch.sparse_coo_tensor(torch.tensor([[0, 5], [1, 2]]), values, (10**6, 10**6))
 
 
-def csr(values):
+def compressed(values):
     ends = torch.arange(3)
     return torch.sparse_csr_tensor(ends, ends[:2], values, (2, 10**12))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("sparse", [coo, csr])
+@pytest.mark.parametrize("sparse", [coordinates, compressed])
 def test_sparse_tensors_of_any_size_are_compared_by_what_they_hold(sparse):
     ways = dict.fromkeys(["one", "other"], lambda: sparse(torch.ones(2)))
     assert ap.race(ways, repeats=3).checks == {"other: equal to one": True}
