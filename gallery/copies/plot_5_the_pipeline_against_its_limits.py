@@ -104,9 +104,9 @@ limits_s[PINNED] = large.limit_s([BUS])
 ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=[BUS, CPU], highlight=DEFAULT))
 
 # %%
-# Compare the row in bold with the two grey ones. We had expected that it comes to the limit, but
-# bus and CPU wait for each other now and then: all the more with three slots, which threads of the
-# CPU may all be emptying while the bus waits for one.
+# Compare the row in bold with the two grey ones. *The CPU* is one `copy_` after another; workers of
+# a ring copy several pieces at once, and may beat it. So this limit is an estimate, of the fastest
+# samples. With three slots the bus may have to wait until one of them is empty.
 
 SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)
@@ -122,7 +122,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A single tensor that is waited for at once has nothing to overlap with. Behind computing there is
+# A single tensor of no more than a slot has nothing to overlap with. Behind computing there is
 # time, and the default ring hides most: :doc:`plot_6_the_pipeline_against_its_rivals`.
 #
 # On this machine
@@ -148,7 +148,7 @@ ap.show(ap.compare(here.measurements, caption="16 copies of 4 MB on the host", h
 #
 # .. dropdown:: A hint
 #
-#     At best both work at the same time, and at worst they take turns.
+#     At best both work at the same time, and at worst they take turns, if neither slows the other.
 #
 # .. dropdown:: An answer
 #

@@ -99,7 +99,7 @@ ap.show(
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. In the picture at the top, compare the bars *1
 # x 32 MiB* and *2 x 32 MiB*. Then compare *3 x 1 MiB* with *3 x 32 MiB*: each copy has a fixed
-# cost, and small slots pay it more often.
+# cost, which small slots pay more often, and slots of 1 MiB are emptied by the calling thread only.
 
 # Folded: the measurement of slots, and the drawing
 SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}

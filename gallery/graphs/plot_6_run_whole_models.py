@@ -42,7 +42,7 @@ def as_graph(model, x, way, keep):
 
 # %%
 # The models come from `transformers <https://huggingface.co/docs/transformers/index>`_, with random
-# weights, small and with short inputs: a task's cost can hide in little. On a GPU all results equal
+# weights, small and with short inputs, behind which little can hide. On a GPU all results equal
 # eager code's bit for bit. On a CPU sums by fewer threads may differ in their last digits.
 
 # Folded: the models, and how each was timed
@@ -118,7 +118,7 @@ look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTU
 ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# Below 1 × a model is slower as a graph. On a CPU `measure` takes few threads:
+# On a CPU six models were tried. Lanes share out its threads, and small operators need few:
 # :doc:`/auto_gallery/one_device/plot_4_small_operators_on_a_cpu`.
 
 # Folded: the table and the claims
@@ -133,7 +133,7 @@ ap.show(
     ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin, highlight=[slowest]),
     ap.claim("A traced model keeps most of eager code's speed.", run, at_least=1 / 1.2, unit="×"),
     ap.claim("A measured graph keeps eager code's speed.", tuned, at_least=1 / 1.05, unit="×"),
-    ap.claim("Measured, even the slowest keeps most of it.", least, at_least=1 / 1.3, unit="×"),
+    ap.claim("Even the slowest of them keeps most of it.", least, at_least=1 / 1.3, unit="×"),
     ap.claim("On a CPU, too, it keeps that speed.", on_cpu, at_least=1 / 1.05, unit="×"),
     ap.claim("A captured model is clearly faster.", captured, at_least=1.5, unit="×"),
 )

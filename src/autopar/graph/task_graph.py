@@ -257,7 +257,7 @@ class TaskGraph(Closed):
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
         Without `cpu_lanes` or `streams`, later plans have several lanes if they could gain by these
-        times, and whole runs, made as well, were faster: inside `with graph:`, or outside.
+        times, and whole runs were faster, as they are here, inside `with graph:` or outside.
 
         Args:
             repeats: How often at least, after one run to warm up; the median counts.
