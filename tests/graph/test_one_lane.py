@@ -115,8 +115,11 @@ def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(
     assert best.cpu_lanes == lanes
 
 
-@pytest.mark.parametrize("cost_s", [None, 1.0], ids=["measured", "given"])
-@pytest.mark.parametrize(("chain", "lanes"), [(False, 4), (True, 1)], ids=["beside", "a chain"])
+@pytest.mark.parametrize(
+    ("cost_s", "chain", "lanes"),
+    [(None, False, 4), (1.0, False, 4), (1.0, True, 1)],
+    ids=["measured", "given", "a chain"],
+)
 def test_plans_have_the_lanes_with_which_runs_were_faster(monkeypatch, cost_s, chain, lanes):
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)
     monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: 1 / run.plan.cpu_lanes))

@@ -255,9 +255,10 @@ class TaskGraph(Closed):
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
         """Run the tasks and keep each one's time; later plans are made by it.
 
-        On a GPU the time is the device's, without the launch. Tasks that write do so each time.
-        Without `cpu_lanes` or `streams`, later plans have several lanes if they could gain by these
-        times, and whole runs were faster, as they are here, inside `with graph:` or outside.
+        On a GPU the time is the device's, without the launch. Without `cpu_lanes` or `streams`,
+        later plans have several lanes if they could gain by these times, and whole runs were faster
+        as they are here, inside `with graph:` or outside. For that short tasks may run a thousand
+        times or two; those that write do so each time.
 
         Args:
             repeats: How often at least, after one run to warm up; the median counts.
