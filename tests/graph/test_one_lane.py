@@ -142,6 +142,17 @@ def test_measuring_leaves_no_threads_beside_which_those_of_one_lane_would_sleep_
         assert threading.active_count() == before
 
 
+def test_after_ctrl_c_in_measuring_runs_have_lanes_that_are_open():
+    graph, tasks = graph_of(*[threading.get_ident] * 4, cpu_lanes=2)
+    with graph:
+        graph.run()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            close = graph._lanes._kept.close
+            patch.setattr(graph._lanes._kept, "close", lambda: close() or raise_(KeyboardInterrupt))
+            graph.measure()
+        assert graph.run()[tasks]
+
+
 def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch):
     """As the first runs are slow, those that were all measured first would seem to be slower."""
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 4)

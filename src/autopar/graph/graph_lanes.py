@@ -69,10 +69,10 @@ class GraphLanes:
 
     def __exit__(self, *error: Any) -> None:
         try:
-            if self._kept is not None:
-                self._kept.close()
+            self._let_go()
         finally:
-            self._kept, self._lanes = None, {}
+            self._let_go()  # also of those that Ctrl-C has kept from it
+            self._kept = None
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
         """Keep lanes for a while, if they are not kept already; none but those opened meanwhile."""
@@ -84,26 +84,24 @@ class GraphLanes:
     ) -> None:
         """Choose how many lanes there are from now on; see `fastest`.
 
-        A run counts after others of its kind, as in a loop, with lanes that are kept, or opened
-        anew, as they would be now, and without those of other plans.
+        A run counts after one of its kind, with lanes that are kept, or opened anew, as they would
+        be now, and without those of other plans.
         """
 
         def settled_s(plan: Plan, here: bool) -> float:
             self._let_go()
-            until_s = time.perf_counter() + _SETTLED_S
-            while True:
-                last_s = wall_s(plan, here)
-                if time.perf_counter() > until_s:
-                    return last_s
+            time.sleep(_SETTLED_S)
+            wall_s(plan, here)  # it wakes its own threads
+            return wall_s(plan, here)
 
         self.best = fastest(plans, repeats, settled_s)
         self._let_go()
 
     def _let_go(self) -> None:
         """Leave the lanes that are kept: where there are more threads, all wait for work asleep."""
+        self._lanes = {}  # first, as Ctrl-C may come between
         if self._kept is not None:
             self._kept.close()
-            self._lanes = {}
 
     def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
         """Start a run, and wait for all of it at the next step; `Run.wait` tells errors.

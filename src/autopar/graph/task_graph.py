@@ -257,8 +257,8 @@ class TaskGraph(Closed):
 
         On a GPU the time is the device's, without the launch. Without `cpu_lanes` or `streams`,
         later plans have several lanes if they could gain by these times, and whole runs were faster
-        as they are here, inside `with graph:` or outside. For that short tasks may run a thousand
-        times or two; those that write do so each time.
+        as they are here, inside `with graph:` or outside. For that tasks may run a hundred times;
+        those that write do so each time.
 
         Args:
             repeats: How often at least, after one run to warm up; the median counts.
