@@ -3,6 +3,7 @@
 import dataclasses
 import weakref
 from collections import OrderedDict, deque
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,6 +116,15 @@ def test_large_ones_travel_in_chunks(streams, slots, threads):
         assert streams[1].copies == 6
     assert torch.equal(result, large)
     assert torch.equal(back, large.mT)
+
+
+def test_the_page_on_slots_tells_those_that_there_are_by_default():
+    page = "gallery/copies/plot_7_reach_the_limit_with_few_slots.py"
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    pipeline = CopyPipeline("cpu")
+    mib = pipeline.slot_bytes >> 20
+    assert f"slots={pipeline.slots}, slot_bytes={mib} << 20" in text
+    assert f"{2 * pipeline.slots * mib} MiB" in text
 
 
 def test_a_slot_is_no_larger_than_asked():

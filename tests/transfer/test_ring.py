@@ -289,7 +289,7 @@ def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, p
         (16, 1, 1, 16),
     ],
 )
-def test_workers_cut_what_they_move_where_cache_lines_begin(threads, moves, count, each):
+def test_workers_take_a_power_of_two_of_threads_each(threads, moves, count, each):
     seen, workers = queue.SimpleQueue(), Workers(threads, moves)
     for _ in range(9):
         workers.submit(lambda: seen.put(torch.get_num_threads()))
