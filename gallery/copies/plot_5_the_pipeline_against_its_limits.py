@@ -8,18 +8,16 @@ Hold the pipeline against its limits
 | **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Before this:
   :doc:`plot_4_feed_a_training_loop`. Next: :doc:`plot_6_the_pipeline_against_its_rivals`.
 
-A GPU writes to *pinned* memory by itself, since such pages stay where they are. There a pipeline
-runs at the rate of the bus. Into ordinary memory the CPU has to copy each byte once more, and that
-stands between a copy and the bus: a ring of slots does it meanwhile, with several threads.
+A GPU writes to *pinned* memory by itself, since such pages stay where they are: there a pipeline
+runs at the rate of the bus. Into ordinary memory the CPU has to copy each byte once more.
 """
 
 # %%
 # One line hides a second copy
 # ----------------------------
-# The tempting way is `out.copy_(y)`, as if the bus alone carried the bytes. But `out` is ordinary
-# memory, whose pages the system may move, so the GPU can't write there. The driver lets it write to
-# a pinned buffer, and copies from there on the CPU. The memory carries each byte three times:
-# written by the bus, read by the CPU, and written again.
+# The tempting way is `out.copy_(y)`, as if the bus alone carried all. But `out` is ordinary memory:
+# the driver lets the GPU write to a pinned buffer, and copies from there on the CPU. The memory
+# carries each byte three times: written by the bus, read by the CPU, and written again.
 #
 # A ring of slots lets the CPU copy beside the bus
 # ------------------------------------------------
@@ -53,16 +51,19 @@ def through_ring(pipeline, y, outs):
 # Folded: the measurement
 DEFAULT, THREE, FEW = "default ring", "ring of three slots", "ring of 6 threads"
 RINGS = {DEFAULT: {}, THREE: {"slots": 3, "slot_bytes": 32 << 20}, FEW: {"threads": 6}}
-BUS, CPU, COPY, PINNED, FRESH = "the bus", "the CPU", "copy_ each", "pin=True", ".cpu() each"
+BUS, CPU, BOTH = PARTS = ["the bus", "the CPU", "both at once"]
+COPY, PINNED, FRESH = "copy_ each", "pin=True", ".cpu() each"
 
 
 def into_the_host(size_mb, count, rings):
-    """Copies to the host in several ways, beside the two steps that they consist of."""
+    """Copies to the host in several ways, beside their two steps, alone and side by side."""
     gpu = ap.gpu(0)
     y = torch.arange(size_mb * 250_000, dtype=torch.int32, device=gpu)
-    pinned, outs = y.cpu().pin_memory(), [torch.zeros_like(y, device="cpu") for _ in range(count)]
+    pinned, other = (y.cpu().pin_memory() for _ in range(2))
+    outs = [torch.zeros_like(y, device="cpu") for _ in range(count)]
     parts = {CPU: lambda: copy_each(pinned, outs)}
-    parts[BUS] = lambda: [pinned.copy_(y, non_blocking=True) for _ in outs]
+    parts[BUS] = lambda: [other.copy_(y, non_blocking=True) for _ in outs]
+    parts[BOTH] = lambda: [(other.copy_(y, non_blocking=True), out.copy_(pinned)) for out in outs]
     ways = {COPY: lambda: copy_each(y, outs), FRESH: lambda: [y.cpu() for _ in outs]}
     with contextlib.ExitStack() as stack:
         for label, ring in rings.items():
@@ -77,8 +78,8 @@ def into_the_host(size_mb, count, rings):
 # How near they come
 # ------------------
 # In the figure at the top, look at the dashed line, the bus alone: `pin=True` ends near it, before
-# or behind, as both times vary. In all others the CPU has its part. For `.cpu()` the system has
-# to clear fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
+# or behind, as both times vary. For `.cpu()` the system clears fresh memory, too:
+# :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
@@ -96,17 +97,16 @@ ap.plot.show("b5_against_the_limits", large.origin)
 # %%
 # What stands in between
 # ----------------------
-# If the bus and the CPU worked at the same time, at no cost to each other, the slower would be the
-# limit. If they took turns, a copy would take the sum.
+# If bus and CPU worked at once, at no cost to each other, the slower would be the limit. *Both at
+# once* is a copy of each, side by side: they share the memory, and may slow each other.
 
 limits_s = dict.fromkeys([COPY, FRESH, *RINGS], large.limit_s([BUS, CPU]))
 limits_s[PINNED] = large.limit_s([BUS])
-ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=[BUS, CPU], highlight=DEFAULT))
+ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=PARTS, highlight=DEFAULT))
 
 # %%
-# Compare the row in bold with the two grey ones. *The CPU* is one `copy_` after another; workers of
-# a ring copy several pieces at once, and may beat it. So this limit is an estimate, of the fastest
-# samples. With three slots the bus may have to wait until one of them is empty.
+# Compare the row in bold with the grey ones. *The CPU* is one `copy_` after another; workers of a
+# ring copy several pieces at once, and may beat it. So this limit is an estimate.
 
 SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)

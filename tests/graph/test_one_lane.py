@@ -108,7 +108,8 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
 def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(
     foreseen_s, here_s, there_s, four_s, lanes
 ):
-    few, many = SimpleNamespace(makespan_s=4.0), SimpleNamespace(_least_s=foreseen_s)
+    few = SimpleNamespace(makespan_s=4.0, _is_for_one_thread=True)
+    many = SimpleNamespace(_least_s=foreseen_s)
     plans = {LaneCounts(1): few, LaneCounts(4): many}
     few_s = {True: here_s, False: there_s}
     best = fastest(plans, 3, lambda plan, here: few_s[here] if plan is few else four_s)

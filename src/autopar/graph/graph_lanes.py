@@ -170,22 +170,19 @@ def fastest(
     well, so several lanes must be faster than one in the calling thread and in one of its own.
 
     Args:
-        plans: By how many lanes they have, the fewest first.
+        plans: By how many lanes they have: the fewest, and the most if that differs.
         repeats: How many rounds there are at least.
         wall_s: How long a run of a plan takes, in the calling thread if it can be.
     """
-    (best, few), *others = plans.items()
-    for counts, many in others:
-        if many._least_s > (1 - _GAIN) * few.makespan_s:
-            continue
-        rounds: list[tuple[float, ...]] = []
-        until_s = time.perf_counter() + _ENOUGH_S
-        while len(rounds) <= repeats or (
-            len(rounds) <= _MOST_ROUNDS and time.perf_counter() < until_s
-        ):
-            rounds.append((wall_s(few, True), wall_s(few, False), wall_s(many, False)))
-        *few_s, many_s = map(sorted, zip(*rounds[1:], strict=True))  # after one to warm up
-        quarter = len(many_s) // 4  # of each may be due to chance
-        if many_s[-1 - quarter] < (1 - _GAIN) * min(one_s[quarter] for one_s in few_s):
-            best = counts
-    return best
+    (fewest, few), (most, many) = min(plans.items()), max(plans.items())
+    if few is many or many._least_s > (1 - _GAIN) * few.makespan_s:
+        return fewest
+    ways = [(few, True), (few, False), (many, False)][not few._is_for_one_thread :]
+    rounds: list[list[float]] = []
+    until_s = time.perf_counter() + _ENOUGH_S
+    while len(rounds) <= repeats or (len(rounds) <= _MOST_ROUNDS and time.perf_counter() < until_s):
+        rounds.append([wall_s(plan, here) for plan, here in ways])
+    *few_s, many_s = map(sorted, zip(*rounds[1:], strict=True))  # after one to warm up
+    quarter = len(many_s) // 4  # of each may be due to chance
+    is_faster = many_s[-1 - quarter] < (1 - _GAIN) * min(one_s[quarter] for one_s in few_s)
+    return most if is_faster else fewest

@@ -142,7 +142,7 @@ class TaskGraph(Closed):
         """
         graph = cls()
         result = graph.add_traced(fn, *args, **kwargs)
-        _ = graph.plan()._steps  # in time for the first run, of which it would be the most
+        _ = (plan := graph.plan())._steps, plan._is_for_one_thread  # in time for the first run
         return graph, result
 
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
