@@ -86,6 +86,19 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
     assert len(graph.plan().schedule.lanes) == 2
 
 
+@pytest.mark.parametrize(("beside", "lanes"), [(0, 1), (8, 2)], ids=["a chain", "beside others"])
+def test_before_it_is_measured_a_graph_has_several_lanes_where_they_gain_by_the_plan(
+    monkeypatch, beside, lanes
+):
+    monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 2)
+    graph, last = ap.TaskGraph(), torch.ones(3)
+    for _ in range(8):
+        last = graph.add(torch.exp, last)
+    for _ in range(beside):
+        graph.add(torch.exp, torch.ones(3))
+    assert graph.plan().cpu_lanes == lanes
+
+
 @pytest.mark.parametrize(
     ("foreseen_s", "here_s", "there_s", "four_s", "lanes"),
     [

@@ -56,6 +56,16 @@ def test_a_run_that_is_started_without_a_block_says_so():
             ask()
 
 
+def test_a_run_that_was_started_is_not_started_again():
+    graph = TaskGraph()
+    graph.add(torch.ones, 2)
+    run = graph.start()
+    with run:
+        pass
+    with pytest.raises(RuntimeError, match="started before; expected one block for each"), run:
+        pass
+
+
 @pytest.mark.parametrize("second", ["start", "run", "run_serial", "measure"])
 def test_a_graph_that_runs_is_not_run_again_meanwhile(gate, second):
     graph = TaskGraph(cpu_lanes=2)

@@ -249,3 +249,22 @@ def test_code_may_catch_errors_of_its_own():
     fn, x = catching(lambda x: x.view(7))()
     graph, result = TaskGraph.trace(fn, x)
     same(graph.run()[result], x)
+
+
+def test_an_error_that_the_data_decides_is_raised_by_the_run_though_code_would_catch_it():
+    def fn(x):
+        try:
+            return torch.linalg.cholesky(x)
+        except torch.linalg.LinAlgError:
+            return x
+
+    graph, result = TaskGraph.trace(fn, x := torch.eye(2))
+    same(graph.run()[result], x)
+    x.neg_()
+    with pytest.raises(torch.linalg.LinAlgError):
+        graph.run()
+
+
+def test_what_can_not_be_called_is_refused():
+    with pytest.raises(TypeError, match=r"fn is of type int; expected a function. Write trace\("):
+        TaskGraph.trace(3)

@@ -193,7 +193,12 @@ def test_the_thread_of_a_lane_that_is_never_left_ends_with_the_lane():
         "blocked",
         "exit",
         "fork",
-        *(pytest.param(each, marks=pytest.mark.stress) for each in ("idle", "exception", "thread")),
+        "run",
+        "operators",
+        *(
+            pytest.param(each, marks=pytest.mark.stress)
+            for each in ("idle", "exception", "thread", "queue")
+        ),
     ],
 )
 def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
@@ -201,6 +206,12 @@ def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
     assert done.returncode == (3 if how == "exit" else 0), done.stderr
     assert done.stdout.split() == ["first", "last"]
     assert done.stderr == ""
+
+
+def test_a_wait_as_the_process_ends_does_not_last_for_ever(run_program):
+    done = run_program("lane_left_open.py", "waits")
+    assert done.returncode == 0
+    assert "CancelledError" in done.stderr
 
 
 @pytest.mark.parametrize("cannot", ["threading.Thread.start", "settle_threads"])

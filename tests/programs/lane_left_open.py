@@ -1,14 +1,17 @@
-"""End while a lane is open: held by a generator, or by the block of a thread.
+"""End while a lane or a graph's run is open: held by a generator, or by the block of a thread.
 
-Usage: python lane_left_open.py idle|blocked|exception|exit|thread|fork
+Usage: python lane_left_open.py idle|blocked|exception|exit|thread|fork|queue|run|operators|waits
 """
 
 import os
 import sys
 import threading
+import time
 import warnings
 
-from autopar import cpu_lane
+import torch
+
+from autopar import TaskGraph, cpu_lane
 
 never, begun = threading.Event(), threading.Event()
 
@@ -29,6 +32,24 @@ def hold():
         lane.submit(block).result()
 
 
+def runs(task, *args):
+    """Results of a graph with far more to do than the end of a process waits for."""
+    graph = TaskGraph(cpu_lanes=2)
+    tasks = [graph.add(task, *args, writes=()) for _ in range(3000)]
+    with graph.start() as run:
+        for task in tasks:
+            yield run[task]
+
+
+def waits():
+    with cpu_lane() as lane:
+        handles = [lane.submit(time.sleep, 0.2) for _ in range(100)]
+        try:
+            yield handles[0]
+        finally:
+            handles[-1].wait()
+
+
 def main(how):
     loader = batches()
     next(loader).result()
@@ -45,6 +66,15 @@ def main(how):
             other = batches()
             next(other)
             kept.append(other)
+    elif how == "queue":  # of operators, out of which a thread must not come too late
+        lane = cpu_lane()
+        kept.append(lane.__enter__())
+        for _ in range(3000):
+            lane.submit(torch.mm, matrix, matrix)
+    elif how in ("run", "operators", "waits"):
+        others = {"run": runs(time.sleep, 0.2), "operators": runs(torch.mm, matrix, matrix)}
+        kept.append(others.get(how) or waits())
+        next(kept[-1])
     elif how == "thread":
         threading.Thread(target=hold, daemon=True).start()
         begun.wait()
@@ -78,5 +108,5 @@ def refused(lane):
     return 1
 
 
-kept = []
+kept, matrix = [], torch.ones(500, 500)
 main(sys.argv[1])

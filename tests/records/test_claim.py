@@ -206,6 +206,7 @@ def test_what_can_not_be_computed_can_not_be_told_and_stops_no_page(figure):
         (ValueError, {"at_least": 3, "at_most": 1}, "bounds of the claim are 3 to 1; expected"),
         (TypeError, {"value": "3", "at_least": 1}, "value is '3'; expected a number"),
         (TypeError, {"value": ap.Estimate(1, "1", 2), "at_least": 1}, "low is '1'; expected a"),
+        (ValueError, {"value": ap.Estimate(1, 2, 0), "at_least": 1}, "value is from 2 to 0; exp"),
         (ValueError, {"value": 10**400, "at_least": 1}, "value is larger than a float can be"),
         (ValueError, {"at_most": 10**400}, "a bound is larger than a float can be"),
         (TypeError, {"at_most": 1, "unit": None}, "unit is of type NoneType; expected text"),

@@ -27,6 +27,13 @@ def test_counts_that_are_none_are_refused(argument):
             CopyPipeline("cpu", **{argument: value})
 
 
+def test_more_slots_than_any_memory_has_are_refused():
+    with pytest.raises(
+        ValueError, match="slots is 1000000000; expected .* at most 1,024 in a ring"
+    ):
+        CopyPipeline("cpu", slots=10**9)
+
+
 @pytest.mark.parametrize(
     ("device", "match"), [("meta", "'meta'"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
 )

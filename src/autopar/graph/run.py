@@ -187,8 +187,12 @@ class Starting(NoValue):
 
     def __enter__(self) -> Run:
         try:
-            self._run = next(self._steps)
-            return self._run
+            run = next(self._steps, None)
+            if run is None:
+                msg = "this run was started before; expected one block for each. Call start again."
+                raise RuntimeError(msg)
+            self._run = run
+            return run
         except BaseException:
             self._steps.close()  # if Ctrl-C came behind it
             raise

@@ -37,7 +37,7 @@ class TaskGraph(Closed):
         streams: CUDA streams for the tasks of each GPU.
 
     If either is not given, there is one, or up to 4: whichever `measure` has found to be faster,
-    and before that one for traced code, whose operators are short, and up to 4 otherwise.
+    and before that one for traced code, whose operators are short, and for chains.
 
     Raises:
         ValueError: There are no lanes or no streams, or far too many.
@@ -115,6 +115,7 @@ class TaskGraph(Closed):
 
         A number that the data decides, as `x.sum().item()`, is computed in each run; code
         that prints it or decides by it is refused. Use `isinstance`: `type(n) is float` is false.
+        What an operator raises by its data each run raises, also where the code would catch it.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
@@ -127,10 +128,10 @@ class TaskGraph(Closed):
             **kwargs: Its keyword arguments.
 
         Returns:
-            The graph, and what the function returned, with tasks in place of tensors and of a
-            number by itself, for `run[result]`.
+            The graph, and what the function returned, with tasks for tensors, or for a number.
 
         Raises:
+            TypeError: `fn` can't be called.
             ValueError: It can't be traced, as when it does one thing or another depending on the
                 data, or counts its calls; the message has the reason, with the line or the name.
 
@@ -209,7 +210,7 @@ class TaskGraph(Closed):
 
         Raises:
             Exception: As `run` does, unless a result that was asked for has raised it.
-            RuntimeError: The graph is running.
+            RuntimeError: The graph is running, or a second block is begun with the same run.
 
         >>> import autopar as ap
         >>> graph = ap.TaskGraph()
@@ -343,8 +344,7 @@ class TaskGraph(Closed):
         return self._tracks and torch.is_grad_enabled()
 
     def _plan(self, lanes: LaneCounts | None = None) -> Plan:
-        """The plan with some numbers of lanes, or with those that were the fastest."""
-        if lanes is None:  # few for traced code
-            lanes = self._lanes.best or (self._lanes.many if self._tracks else self._lanes.few)
+        if lanes is None:  # operators of traced code are short
+            return self._lanes.likely(self._program.nodes, self._plan, are_short=not self._tracks)
         known_s = self._measured_s.get(lanes, {})
         return planned(self, self._program, lanes, known_s, tracks=self._is_tracked())

@@ -39,6 +39,7 @@ from autopar.graph.refused import (
 )
 from autopar.graph.traced_call import Call, call_of, filled, remove_idle
 from autopar.graph.watch import Watch, require_memory
+from autopar.refusal import check_type
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
@@ -71,6 +72,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     from a shape, is as it was in this call. What can't be traced is refused with the reason, unless
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
+    check_type("fn", fn, Callable, "a function. Write trace(fn, x), not trace(fn(x)).")
     asked: list[bool] = []
     with _tracing, held_back(), _quiet(), answering(TORCH_ASKS, _in_other_modes):
         with answering(LIBRARIES_ASK, lambda: asked.append(True)):  # which is a no

@@ -70,7 +70,7 @@ class CpuLane(Lane):
         # keeps neither the process from ending nor the lane from going, and ends with that.
         given = (weakref.ref(self), self._calls, self._ready, threads)
         self._worker = threading.Thread(target=_work, args=given, name=name, daemon=True)
-        weakref.finalize(self, _end, self._calls, self._worker)
+        weakref.finalize(self, _end, weakref.ref(self), self._calls, self._worker)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -125,15 +125,17 @@ class CpuLane(Lane):
                 with torch.cuda.device(device):  # setting a stream makes its device the current one
                     torch.cuda.set_stream(self._streams[device])
 
+    def _drain(self) -> None:
+        if not sys.is_finalizing():  # then the worker does nothing any more
+            super()._drain()
+
     def _close(self) -> None:
-        if sys.is_finalizing():
-            return  # the worker does nothing any more
         try:
             super()._close()
         finally:
             self._ready.drop()  # a worker that has not begun never does
             self._calls.put(False)  # one that has ends after what it is doing
-        if not self._ready.dropped():
+        if not self._ready.dropped() and not sys.is_finalizing():
             self._worker.join()
 
 
@@ -165,11 +167,15 @@ def _work(
             lane._drop()  # nobody would come to the rest
 
 
-def _end(calls: queue.SimpleQueue[bool], worker: threading.Thread) -> None:
+def _end(
+    at: weakref.ref[CpuLane], calls: queue.SimpleQueue[bool], worker: threading.Thread
+) -> None:
     """End the thread of a lane that was not left; as the process ends, wait for what it is at.
 
     A thread that comes out of an operator of torch later than that would abort the process.
     """
+    if (lane := at()) is not None:  # the process ends
+        lane._drop()
     calls.put(False)
     if worker.is_alive() and not threading.main_thread().is_alive():
         worker.join(_LAST_WAIT_S)

@@ -89,8 +89,9 @@ class Lane(ABC):
 
         What holds in the calling thread holds in the task: grad and inference mode, autocast, the
         default device, other modes of PyTorch, hooks for saved tensors, the values of context
-        variables and, on a CPU lane, the current GPU. What a task leaves switched reaches no other
-        but for the number of PyTorch's threads.
+        variables and, on a CPU lane, the current GPU. What a task leaves switched reaches no other,
+        but for the number of PyTorch's threads, and for what PyTorch has once for the process, as
+        the default dtype.
 
         Args:
             fn: The task.

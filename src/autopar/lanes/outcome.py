@@ -9,6 +9,7 @@ is late then, and nobody waits for ever.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -77,12 +78,19 @@ class Outcome(Generic[T]):
             raise error.with_traceback(raised_at)
 
     def wait(self, urge: Callable[[], object] = lambda: None) -> None:
-        """Wait until it is settled, and call `urge` before each look; Ctrl-C ends the wait."""
+        """Wait until it is settled, and call `urge` before each look; Ctrl-C ends the wait.
+
+        Raises:
+            RuntimeError: The process ends, and other threads have stopped.
+        """
         woken = threading.Lock()
         woken.acquire()
         self._calls.append(woken.release)
         urge()
         while not self.done() and not woken.acquire(timeout=_LOOK_AGAIN_S):
+            if sys.is_finalizing():
+                msg = "the process ends, and no other thread goes on, so nothing can be awaited"
+                raise RuntimeError(msg)
             urge()
 
     def call_when_done(self, call: Callable[[], object]) -> None:

@@ -213,7 +213,7 @@ def claim(
 
     Raises:
         ValueError: No sentence, no bound, or two of which the second is the smaller; a number that
-            is too large.
+            is too large; an interval that ends before it begins.
         TypeError: The figure or a bound is no number, or the unit no text. (A figure of timings
             that some samples don't give is too noisy to tell.)
 
@@ -229,6 +229,9 @@ def claim(
     expected = "a number, or what Record.estimate returns. Compute it from what was measured."
     ends = [real(name, getattr(value, name), expected) for name in ("value", "low", "high")]
     value = replace(value, value=ends[0], low=ends[1], high=ends[2])
+    if value.low > value.high:
+        msg = f"value is from {value.low:g} to {value.high:g}; expected the lower end first."
+        raise ValueError(msg)
     at_least, at_most = (real("a bound", bound, expected) for bound in (at_least, at_most))
     check_type("unit", unit, str, "text, as unit='×'; leave it out where there is none.")
     if not at_least <= at_most or (at_least, at_most) == (-math.inf, math.inf):

@@ -35,6 +35,7 @@ T = TypeVar("T")
 _QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 _SLOTS = 6  # for the bus, for each of three workers, and two in between
+_MOST_SLOTS = 1024  # 16 GiB of them
 SLOT_BYTES = 16 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
@@ -92,7 +93,8 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, of=f" in a ring, such as {_SLOTS}")
+        of = f" in a ring, such as {_SLOTS}"
+        self.slots = whole_number("slots", slots, most=_MOST_SLOTS, of=of)
         slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
