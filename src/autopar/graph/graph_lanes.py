@@ -60,18 +60,14 @@ class GraphLanes:
         more_streams = "cuda" in kinds and few.streams < many.streams
         return [few, many] if more_cpu_lanes or more_streams else [few]
 
-    def likely(
-        self, nodes: Sequence[Node], plan: Callable[[LaneCounts], Plan], *, are_short: bool
-    ) -> Plan:
-        """The plan with the lanes that were the fastest; before that is known, with several.
+    def asked(self, lanes: LaneCounts | None, *, are_short: bool) -> tuple[LaneCounts, LaneCounts]:
+        """How many lanes a plan is to have, and how many if its tasks are nearly a chain.
 
-        With few where tasks are short, or where several lanes gain nothing by the plan: in a chain.
+        If not told, as many as were the fastest; before that is known few where tasks are short.
         """
-        if self.best is not None:
-            return plan(self.best)
-        few, *others = map(plan, self.that_differ(nodes)[: 1 + (not are_short)])
-        gains = [many for many in others if many.makespan_s < (1 - _GAIN) * few.makespan_s]
-        return gains[0] if gains else few
+        if known := lanes or self.best:
+            return known, known
+        return self.few if are_short else self.many, self.few
 
     def __enter__(self) -> Self:
         if self._kept is not None:

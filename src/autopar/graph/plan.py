@@ -21,6 +21,7 @@ from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
+_CHAIN = 0.95  # of all work
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
@@ -242,15 +243,17 @@ def planned(
     graph: object,
     program: Program,
     lanes: tuple[int, int],
+    of_chain: tuple[int, int],
     measured_s: Mapping[int, float],
     *,
     tracks: bool,
 ) -> Plan:
     """The plan of a graph's program on so many CPU lanes, and streams of each GPU.
 
-    Costs are those that were given, or else measured. `tracks` says whether autograd is on.
+    If its tasks are nearly a chain it has others. Costs are those that were given, or else
+    measured. `tracks` says whether autograd is on.
     """
-    nodes, (cpu_lanes, streams) = program.in_order(tracks=tracks), lanes
+    nodes = program.in_order(tracks=tracks)
     guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
     known_s = {**measured_s, **given_s}
@@ -258,6 +261,7 @@ def planned(
         Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
         for number, node in enumerate(nodes)
     ]
+    cpu_lanes, streams = of_chain if _are_a_chain(jobs) else lanes
     resources = {}
     for node in nodes:
         here = Resource(streams) if node.gpus else Resource(cpu_lanes, cpu_lanes)
@@ -265,6 +269,15 @@ def planned(
     order, guard = schedule(jobs, resources), Guard(nodes, program.hazards)
     known, inner = len(known_s) == len(nodes), frozenset(program.inner)
     return Plan(tuple(nodes), order, resources, guard, known, inner, graph)
+
+
+def _are_a_chain(jobs: Sequence[Job]) -> bool:
+    """Whether nearly all is one after another, so that several lanes gain next to nothing."""
+    ends_s: list[float] = []
+    for number, job in enumerate(jobs):
+        before_s = [ends_s[before] for before in job.after if before < number]
+        ends_s.append(max(before_s, default=0.0) + job.cost_s)
+    return max(ends_s, default=0.0) >= _CHAIN * sum(job.cost_s for job in jobs)
 
 
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

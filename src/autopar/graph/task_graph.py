@@ -344,7 +344,7 @@ class TaskGraph(Closed):
         return self._tracks and torch.is_grad_enabled()
 
     def _plan(self, lanes: LaneCounts | None = None) -> Plan:
-        if lanes is None:  # operators of traced code are short
-            return self._lanes.likely(self._program.nodes, self._plan, are_short=not self._tracks)
+        """The plan with some numbers of lanes, or with those that are thought the fastest."""
+        lanes, of_chain = self._lanes.asked(lanes, are_short=not self._tracks)
         known_s = self._measured_s.get(lanes, {})
-        return planned(self, self._program, lanes, known_s, tracks=self._is_tracked())
+        return planned(self, self._program, lanes, of_chain, known_s, tracks=self._is_tracked())
