@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Span
@@ -89,47 +91,19 @@ def copy(
     return Activity(span, by, size, memory, gpu, f"stream {stream}")
 
 
-named = call  # a range, of the same form
-operator = call
-
-
-def trace(
-    *activities: Activity,
-    calls: tuple[Span, ...] = (),
-    ranges: tuple[Span, ...] = (),
-    operators: tuple[Span, ...] = (),
-    python: tuple[Span, ...] = (),
-    profiler: tuple[Span, ...] = (),
-    handed: dict[str, str] | None = None,
-    doubts: dict[str, str] | None = None,
-    warnings: tuple[str, ...] = (),
-) -> Trace:
-    launches = (each.launch for each in activities if each.launch)
-    host = [(span, "call") for span in (*calls, *launches)]
-    host += [(span, "operator") for span in operators]
-    host += [(span, "profiler") for span in profiler]
-    host += [(span, "range") for span in ranges] + [(span, "python") for span in python]
-    host.sort(key=lambda each: each[0].start_s)
-    at = {id(span): place for place, (span, _) in enumerate(host)}
-    return Trace(
-        _records(
-            [
-                (each.span, _tag(each), at.get(id(each.launch), UNKNOWN), each.size_bytes)
-                for each in sorted(activities, key=lambda each: each.span.start_s)
-            ]
-        ),
-        _records([(span, Tag(span.name, span.lane, kind), UNKNOWN, None) for span, kind in host]),
-        handed or {},
-        warnings,
-        doubts or {},
-        origin="a test",
-    )
-
-
-def _tag(each: Activity) -> Tag:
-    span = each.span
-    more = each.gpu, each.stream, each.memory, each.collective
-    return Tag(span.name, span.lane, span.kind, *more)
+def trace(*work: Activity, handed: dict[str, str] | None = None, **host: Iterable[Span]) -> Trace:
+    """Work, and what the host did by its kind: `calls`, `ranges`, `operators`, `python`, ..."""
+    done = [(span, kind.removesuffix("s")) for kind, spans in host.items() for span in spans]
+    done += [(each.launch, "call") for each in work if each.launch]
+    done.sort(key=lambda each: each[0].start_s)
+    at = {id(span): place for place, (span, _) in enumerate(done)}
+    rows = []
+    for each in sorted(work, key=lambda each: each.span.start_s):
+        more = each.gpu, each.stream, each.memory, each.collective
+        tag = Tag(each.span.name, each.span.lane, each.span.kind, *more)
+        rows.append((each.span, tag, at.get(id(each.launch), UNKNOWN), each.size_bytes))
+    calls = [(span, Tag(span.name, span.lane, kind), UNKNOWN, None) for span, kind in done]
+    return Trace(_records(rows), _records(calls), handed or {}, origin="a test")
 
 
 def costs(of: Trace) -> dict[str, float]:
@@ -143,42 +117,38 @@ def split(of: Trace) -> dict[str, float]:
     return {key: round(seconds / MS, 3) for key, seconds in causes.items()}
 
 
-def gap(*calls: Span, at: float = 5.985, thread: str = "thread 1", **host: object) -> Trace:
-    """A GPU that is idle from 4 to 6 ms; the next work is launched at `at`."""
-    second = call("cudaLaunchKernel", at, at + 0.005, thread)
-    work = kernel(0.001, 4, launch(0)), kernel(6, 9, second)
-    return trace(*work, calls=calls, **host)  # type: ignore[arg-type]
+def gap(*calls: Span, **host: Iterable[Span]) -> Trace:
+    """A GPU that is idle from 4 to 6 ms, until work that is launched then."""
+    work = kernel(0.001, 4, launch(0)), kernel(6, 9, launch(5.985))
+    return trace(*work, calls=calls, **host)
 
 
 def parsed(text: str) -> Trace:
     """The trace of some records in words, as in `trace_data/judgements.txt`."""
     work: list[Activity] = []
-    host: dict[str, list[Span]] = {"call": [], "operator": [], "range": [], "python": []}
-    host["profiler"] = []
+    host = defaultdict[str, list[Span]](list)
     handed = {}
     for kind, *words in map(shlex.split, text.split(";")):
         if kind == "handed":
             handed[f"thread {words[0]}"] = f"thread {words[1]}"
-        elif kind in host:
+        elif kind not in ("kernel", "copy", "communication"):
             host[kind].append(_call(*words))
         else:
             what, _, by = (part.split(" ") for part in " ".join(words).partition(" by "))
             start_ms, end_ms = map(float, what[0].split(".."))
-            options = dict(word.replace("_", " ").split("=") for word in what[1:])
+            options: dict[str, Any] = dict(word.replace("_", " ").split("=") for word in what[1:])
             options["gpu"] = f"GPU {options.get('gpu', 0)}"
             called = None
             if by != [""]:
                 called = _call(*by) if len(by) > 1 else launch(float(by[0]))
             if kind == "copy":
                 size = options.pop("size", "1000000")
-                known = None if size == "None" else int(size)
-                work.append(copy(start_ms, end_ms, called, size=known, **options))
+                options["size"] = None if size == "None" else int(size)
+                work.append(copy(start_ms, end_ms, called, **options))
             else:
-                named = kind.replace("kernel", "compute")
-                work.append(kernel(start_ms, end_ms, called, kind=named, **options))
-    several = {"call": "calls", "operator": "operators", "range": "ranges"}
-    groups = {several.get(kind, kind): (*spans,) for kind, spans in host.items()}
-    return trace(*work, handed=handed, **groups)  # type: ignore[arg-type]
+                options["kind"] = kind.replace("kernel", "compute")
+                work.append(kernel(start_ms, end_ms, called, **options))
+    return trace(*work, handed=handed, **host)
 
 
 def _call(name: str, times: str, thread: str = "1") -> Span:

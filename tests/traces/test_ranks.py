@@ -278,7 +278,7 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     products = [kernel(start, start + 0.1) for start in begun()[:, 0]]  # behind communication
     products.append(kernel(200, 210))
     traces = {f"rank {i}": trace(*work, *products) for i, work in enumerate(works)}
-    traces["rank 3"] = trace(*works[0], doubts={"GPU 0": "It is wrong, and has no say."})
+    traces["rank 3"] = replace(trace(*works[0]), doubts={"GPU 0": "It has no say."})
     ranks, reports = compare_ranks(traces), {n: Report(t, name=n) for n, t in traces.items()}
     assert ranks is not None
     usages = {name: report.view.usages for name, report in reports.items()}

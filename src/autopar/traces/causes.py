@@ -70,13 +70,9 @@ CAUSES = {
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
+        "Launch less: batch operators, compile them, or replay them as a CUDA graph, and send "
+        "small tensors together.",
         "one_device/plot_2_small_operators",
-    ),
-    "sending": Cause(
-        "The host sends small copies one by one",
-        "Send small tensors together: put them into one, and copy once.",
-        "copies/plot_8_send_small_tensors_together",
     ),
     "cpu": Cause(
         "An operator held the host up",
@@ -87,8 +83,8 @@ CAUSES = {
         "The host did something else",
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
-        "while the thread that launches was in no call or operator that was recorded: it ran "
-        "Python, or waited, as for another thread. In the longest it was in {names}.",
+        "while the thread that launches was in no call or operator that was recorded, but to ask "
+        "for events: it ran Python, or waited. In the longest it was in {names}.",
     ),
     "brief": Cause(
         "Moments between kernels",

@@ -10,10 +10,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from autopar.display.format import format_seconds, shortened
+from autopar.display.format import shortened
 from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
-from autopar.traces.causes import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
+from autopar.traces.causes import CAUSES, SHOWN, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import BRIEF_S, NEVER, WITHIN, Usage, View, sort_of
 
@@ -24,16 +24,13 @@ _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # (measured on an H200: 64 in 549 µs). With a program's own code between them, 15 runtimes ran tasks
 # of 100 µs well at best (Task Bench); this is twice as much.
 _STEP_S = 200e-6
-_BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 # What a thread can be seen to do, by the sorts of its records: the first that holds of a moment.
 _DONE = (
     *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
     *("operators", "cpu", "called"),
 )
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
-    "synchronised": ("synchronised", "asked"),
     "operators": ("cpu", "called"),
-    "sending": ("cpu", "called"),
     "elsewhere": ("named",),
 }
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
@@ -136,12 +133,7 @@ class Host:
             taken = covered(np.concatenate((taken, times_s)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
         did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
-        # To do nothing but ask whether something is done, again and again, is to wait.
-        asked = covered(self.on_axis[self.sorts == "asked"])
-        again = np.column_stack((asked[:-1, 0], asked[1:, 1]))
-        again = without(covered(again[asked[1:, 0] - asked[:-1, 1] <= _BETWEEN_S]), taken)
-        did["synchronised"] = covered(np.concatenate((did["synchronised"], again)))
-        return did, covered(np.concatenate((taken, again)))
+        return did, taken
 
 
 def _told_sort(tag: Tag) -> str:
@@ -241,14 +233,6 @@ class _Gaps:
         alone = {cause: without(when, self._shared) for cause, when in did.items()}
         # Of parts, while no other GPU is at work.
         self._sure_s = {cause: length_within(when, *times_s) for cause, when in alone.items()}
-        # Where the work that was late is a small copy, fewer of these are what helps.
-        work = self._usage.work
-        is_small = work.where(lambda tag: sort_of(tag) == "copy")
-        is_small &= (work.sizes_bytes >= 0) & (work.sizes_bytes < SMALL_BYTES)
-        is_small = is_small[self._nexts] & (self._nexts != UNKNOWN)
-        for parts in (parts_s, self._sure_s):
-            parts["sending"] = parts["operators"] * is_small
-            parts["operators"] = parts["operators"] * ~is_small
         self._left_s = self._alone_s - sum(self._sure_s.values())
         rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *self._sure_s))
         # A thread beside others may do nothing because nothing is left for it to do.
@@ -279,9 +263,7 @@ class _Gaps:
         names = dict.fromkeys(span.name for spans in seen for span in spans) or [nothing]
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        most_s = format_seconds(float(saved_s.max()))
-        in_one = f" The gap that lost most to it lost {most_s}." * (count > 1)
-        why = f"{times} it was idle {what}{in_one}"
+        why = f"{times} it was idle {what}"
         gaps = map(self._gap, most, longest)
         cost_s, idle_s, count = float(saved_s.sum()), float(parts_s.sum()), int((parts_s > 0).sum())
         return Finding(cause, self._usage.name, cost_s, why, [*chain(*gaps)], idle_s, count)

@@ -205,13 +205,12 @@ class Report:
     def _why(self) -> Iterator[Section]:
         if not self.findings:
             return
-        many = "One finding" if len(self.findings) == 1 else f"{len(self.findings):,} findings"
-        said = f"{many} of {percent(LEAST_SHARE)} of the time or more."
-        if len(self.findings) > 1:
-            said += " The same time may be in two, and to mend one may bring out another."
+        said = (
+            f"Findings of {percent(LEAST_SHARE)} of the time or more. The same time may be in two, "
+            f"and to mend one may bring out another. Times count from where the picture begins."
+        )
         if len(self.findings) > self._top:
             said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
-        said += " Times count from where the picture begins, and before it are negative."
         yield Section("Why no more overlap?", [said])
         headers = ("evidence", "lane", "start", "end")
         for number, finding in enumerate(self.findings[: self._top], start=1):
