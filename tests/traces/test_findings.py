@@ -19,7 +19,6 @@ from trace_builder import (
     parsed,
     split,
     trace,
-    work_of,
 )
 
 from autopar.timeline.span import Span
@@ -57,15 +56,6 @@ def test_a_gap_is_split_over_all_that_happened_in_it() -> None:
     assert split(parsed(late)) == {"launch": 1.5, "elsewhere": 0.5, "brief": 0.001}
     behind = "kernel 0.001..7 by 0; kernel 7..9 by 6; call cudaHostAlloc 4.2..5.4"
     assert costs(parsed(behind)) == {}, "nothing is idle behind work"
-
-
-def test_no_cause_costs_anything_while_another_gpu_is_at_work() -> None:
-    """As where a GPU waits for what another one, always busy, has to do."""
-    sync = call(SYNC, 0.2, 4.1)
-    for from_ms, until_ms, cost_ms in ((0.001, 8.5, 0.0), (0.001, 4, 2.0), (5, 8, 1.0)):
-        other = kernel(from_ms, until_ms, gpu="GPU 1")
-        found = costs(trace(*work_of(gap(sync)), other, calls=(sync,)))
-        assert found.get("synchronised", 0.0) == pytest.approx(cost_ms, abs=0.001)
 
 
 def test_no_gap_is_counted_for_the_error_of_sums() -> None:
