@@ -10,7 +10,7 @@ import numpy as np
 from autopar.display.format import figures, format_seconds
 from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.traces.causes import CAUSES, SHOWN, START_S, Finding
-from autopar.traces.trace import UNKNOWN, Records, Seconds
+from autopar.traces.trace import UNKNOWN, Records
 from autopar.traces.utilization import BRIEF_S, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
@@ -48,10 +48,12 @@ def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> 
     if not len(firsts) or not whole_s:
         return whole_s
     starts_s, returned_s = firsts.times_s[:, 0], view.trace.host.times_s[firsts.launches, 1]
-    ahead_s = np.maximum(starts_s - returned_s - START_S, 0.0) - _until(moved, starts_s)
+    begin_s = moved[:1, 0]
+    ahead_s = np.maximum(starts_s - returned_s - START_S, 0.0)
+    ahead_s -= length_within(moved, begin_s, starts_s)
     # From wait to wait, and at last to the end.
     parts_s = np.split(ahead_s, np.searchsorted(starts_s, waits[:, 1]))
-    sums_s = [*_until(moved, waits[:, 1]).tolist(), whole_s]
+    sums_s = [*length_within(moved, begin_s, waits[:, 1]).tolist(), whole_s]
     waits_s = [*(waits[:, 1] - waits[:, 0]).tolist(), 0.0]
     host_s = gpu_s = before_s = 0.0
     for part_s, sum_s, wait_s in zip(parts_s, sums_s, waits_s, strict=True):
@@ -60,11 +62,6 @@ def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> 
     # At the end the GPU alone is at work, or the host.
     own_s = np.concatenate((waits[:, 1], view.ranges.times_s[:, 1], returned_s)).max()
     return min(gpu_s, host_s + max(float(view.window[-1, 1] - own_s), 0.0))
-
-
-def _until(moved: Intervals, times_s: Seconds) -> Seconds:
-    """Of a set, how many seconds lie before each time."""
-    return length_within(moved, np.full(len(times_s), moved[0, 0]), times_s)
 
 
 def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:

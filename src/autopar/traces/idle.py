@@ -29,10 +29,8 @@ _DONE = (
     *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
     *("operators", "cpu", "called"),
 )
-_RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
-    "operators": ("cpu", "called"),
-    "elsewhere": ("named",),
-}
+# Cause -> the sorts of records that show it, if they are not called the same.
+_RECORDS = {"operators": ("cpu", "called"), "elsewhere": ("named",)}
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
 # What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
 # of torch's own ranges and operators. The names of a program tell nothing.
@@ -59,7 +57,7 @@ class Host:
 
     def __init__(self, trace: Trace) -> None:
         records, work = trace.host, trace.work
-        self.records, self.is_cut = records, trace.is_cut
+        self.records = records
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
@@ -155,23 +153,17 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     return sorts
 
 
-def idle_of(view: View, usage: Usage, host: Host) -> list[Finding]:
-    """The idle time of a GPU by what it is due to; gaps within a profiler's error have no cause.
+class Gaps:
+    """The gaps of a GPU, split over what they are due to; arrays have a place for each gap.
 
-    Of a whole recording, nothing was late after the last work; a range may end in the middle of a
-    gap.
+    Gaps within a profiler's error have no cause. Of a whole recording, nothing was late after the
+    last work; a range may end in the middle of a gap.
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
     whether it waited for them, nor whether work waits for a thread that only fetches. From then on
     the work stood in its queue.
     """
-    gaps = _Gaps(view, usage, host)
-    return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
-
-
-class _Gaps:
-    """The gaps of a GPU, split; all arrays have a place for each gap."""
 
     def __init__(self, view: View, usage: Usage, host: Host) -> None:
         self._usage, self._host, self._gaps = usage, host, usage.idle
@@ -180,11 +172,11 @@ class _Gaps:
         # While another GPU is at work, this one may wait for that.
         self._alone_s = self._lengths_s - length_within(view.shared, *gaps.T)
         self._late = gaps.copy()  # when the host was late, by its clock
-        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        self._parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
         follows = np.append(work.times_s[:, 0], np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        ended = ~follows & (is_whole and not host.is_cut)  # of what was cut off nobody knows
+        ended = ~follows & (is_whole and not view.trace.is_cut)  # of what was cut off nobody knows
         is_known = (follows | (not is_whole)) & (self._lengths_s > host.noise_s)
         # After the last work, its thread is meant.
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
@@ -221,11 +213,11 @@ class _Gaps:
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         for cause, holds in (("queued", is_queued), ("unknown", ~is_queued)):
-            self.parts_s[cause][which] = (ends_s - late_s) * holds
+            self._parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self, launched: Mask, ended: Mask) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
-        parts_s, did, times_s = self.parts_s, self._host.did, self._on_axis.T
+        parts_s, did, times_s = self._parts_s, self._host.did, self._on_axis.T
         lengths_s = self._late[:, 1] - self._late[:, 0]
         parts_s["ended"] = lengths_s * ended
         # Without a thread, where nothing is.
@@ -245,9 +237,13 @@ class _Gaps:
         for seconds in parts_s.values():
             seconds[seconds < _TICK_S] = 0.0
 
-    def finding(self, cause: str) -> Finding:
+    def findings(self) -> list[Finding]:
+        """A finding for each cause that some gap has, whatever it costs."""
+        return [self._finding(cause) for cause, part_s in self._parts_s.items() if part_s.any()]
+
+    def _finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
-        parts_s = self.parts_s[cause]
+        parts_s = self._parts_s[cause]
         saved_s = self._saved(cause) if cause in _REMOVABLE else self._sure_s.get(cause, parts_s)
         if cause in {*self._sure_s, "elsewhere"} - {"loader"}:
             saved_s = saved_s * ~self._waits_anyway
@@ -270,16 +266,16 @@ class _Gaps:
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
-        parts_s, when = self.parts_s[cause], self._host.did[cause]
+        parts_s, when = self._parts_s[cause], self._host.did[cause]
         # From where what was under way in the gap began, until the launch that ended it.
         starts_s, ends_s = self._on_axis.T
         first = np.searchsorted(when[:, 1], starts_s, side="right")
         begun_s = np.minimum(starts_s, np.append(when[:, 0], np.inf)[first])
         whole_s = length_within(when, begun_s, ends_s)
-        taken = [self.parts_s[other] for other in _WAITS_TOO if other != cause]
+        taken = [self._parts_s[other] for other in _WAITS_TOO if other != cause]
         left_s = self._lengths_s - np.sum(taken, axis=0)
         # Where a thread then did for longer what is unknown, or may need what was waited for.
-        other_s = self.parts_s["elsewhere"] + self.parts_s["cpu"]
+        other_s = self._parts_s["elsewhere"] + self._parts_s["cpu"]
         saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 

@@ -15,7 +15,7 @@ from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.causes import CAUSES, Finding
 from autopar.traces.findings import HIDEABLE, LEAST_SHARE, findings_of
-from autopar.traces.idle import Host, idle_of
+from autopar.traces.idle import Gaps, Host
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Seconds, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
@@ -70,7 +70,7 @@ class Report:
 
     @cached_property
     def _idle(self) -> list[Finding]:
-        return [it for gpu in self._gpus for it in idle_of(self.view, gpu, self._host)]
+        return [it for gpu in self._gpus for it in Gaps(self.view, gpu, self._host).findings()]
 
     @cached_property
     def _starts_s(self) -> Seconds:
