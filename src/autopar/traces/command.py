@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
 from autopar.traces.causes import CAUSES
-from autopar.traces.findings import LEAST_SHARE
+from autopar.traces.findings import HIDEABLE, LEAST_SHARE
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
@@ -200,19 +199,17 @@ def comparison(before: Report, after: Report) -> Section:
         said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
         return Section("Before and after", said, level=1)
     columns = [_told(report) for report in reports]
-    least_s = LEAST_SHARE * max(told["", "time"] for told in columns)
+    least_s = LEAST_SHARE * max(told["time"] for told in columns)
     rows = []
-    for gpu, words in dict.fromkeys(chain(*columns)):
-        before_s, after_s = times_s = [told.get((gpu, words), 0.0) for told in columns]
-        if max(times_s) < least_s:
+    for words in columns[0] | columns[1]:
+        before_s, after_s = times_s = [told.get(words) for told in columns]
+        if max(s or 0.0 for s in times_s) < least_s:
             continue
-        there = [gpu in ("", *it.view.gpus, *it.figures) for it in reports]
-        cells = [
-            format_seconds(s) if is_there else "not there"
-            for s, is_there in zip(times_s, there, strict=True)
-        ]
-        change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
-        rows.append((words, *cells, change if all(there) else ""))
+        cells = ["not there" if s is None else format_seconds(s) for s in times_s]
+        change = "" if None in times_s else "new"
+        if before_s and after_s is not None:
+            change = f"{100 * (after_s / before_s - 1):+.1f} %"
+        rows.append((words, *cells, change))
     which = "each as a whole: --range compares steps"
     if before.view.range_name is not None:
         times = [f"{len(each.view.occurrences):,}" for each in reports]
@@ -222,17 +219,17 @@ def comparison(before: Report, after: Report) -> Section:
     return Section("Before and after", [*said, table], level=1)
 
 
-def _told(report: Report) -> dict[tuple[str, str], float]:
-    """GPU and words -> seconds: what a comparison has of one report."""
+def _told(report: Report) -> dict[str, float]:
+    """Words -> seconds, of each GPU that is there: what a comparison has of one report."""
     nothing = {"busy_s": 0.0, "idle_s": report.window_s, "exposed_s": {}, "idle_by_cause_s": {}}
-    told = {("", "time"): report.window_s}
+    told = {"time": report.window_s}
     for gpu, its in (dict.fromkeys(report.view.gpus, nothing) | report.figures).items():
-        told |= {(gpu, f"{gpu} {words}"): its[f"{words}_s"] for words in ("busy", "idle")}
-        told |= {(gpu, f"{gpu} {sort} exposed"): s for sort, s in its["exposed_s"].items() if s}
-        causes_s = its["idle_by_cause_s"]
-        told |= {(gpu, f"{gpu}: {CAUSES[cause].title}"): s for cause, s in causes_s.items()}
+        told |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
+        told |= {f"{gpu} {sort} exposed": its["exposed_s"].get(sort, 0.0) for sort in HIDEABLE}
+        causes_s = dict.fromkeys(CAUSES, 0.0) | its["idle_by_cause_s"]
+        told |= {f"{gpu}: {CAUSES[cause].title}": s for cause, s in causes_s.items()}
     times = max(len(report.view.occurrences), 1)
-    return {key: seconds / times for key, seconds in told.items()}
+    return {words: seconds / times for words, seconds in told.items()}
 
 
 def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:
