@@ -303,7 +303,7 @@ def test_a_trace_is_written_and_read(tmp_path, capsys):
     path = tmp_path / "trace.json.gz"
     load("find_out_why").trace_of(lambda: square(ap.workload.matrix(64)), str(path), [])
     main(["timeline", str(path), "--range", "step"])
-    assert "Limited to 'step', once" in capsys.readouterr().out
+    assert "Limited to 'step', 1 in all" in capsys.readouterr().out
 
 
 def test_a_drawing_shows_a_step_in_which_nothing_was_named():

@@ -92,7 +92,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(BUSY, range_name="st?p")
-    assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
+    assert "Limited to 'st?p', 2 in all, to the end of the work launched in it." in said
     assert re.search(r"1: step +0\.000 ms +5\.000 ms +80\.0 %", said)
     assert re.search(r"2: step +8\.000 ms +1\.000 ms +50\.0 %", said)
     data = Report(BUSY, name="t", range_name="step").data()

@@ -176,14 +176,9 @@ class Report:
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
-        if trace.origin:
-            yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
         if view.range_name is not None:
-            count = len(view.occurrences)
-            yield (
-                f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
-                f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
-            )
+            said = f"Limited to {view.range_name!r}, {len(view.occurrences):,} in all"
+            yield f"{said}, to the end of the work launched in it."
         idle = [name for name in view.gpus if name not in self.figures]
         if idle and self._gpus:
             yield self._did_nothing(idle)
