@@ -5,10 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.profiler import ProfilerActivity, profile, record_function
 from trace_builder import split, work_of
 from trace_files import BASE_US, call, copy, event, kernel, kineto_events
 
@@ -181,14 +179,6 @@ def test_a_number_changed_in_one_event_changes_no_other(work, key, value):
     of[name] = value
     others = {span for span in spans_of(read(*kineto_events())) if span[0] != changed["name"]}
     assert others <= set(spans_of(read(*events)))
-
-
-def test_a_trace_that_torch_writes_here_is_read_without_a_warning(tmp_path):
-    with profile(activities=[ProfilerActivity.CPU]) as session, record_function("range"):
-        torch.ones(8, 8) @ torch.ones(8, 8)
-    session.export_chrome_trace(str(tmp_path / "t.json.gz"))
-    trace = read_evidence(tmp_path / "t.json.gz")
-    assert (names_of(trace, "range"), trace.warnings) == (["range"], ())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -100,18 +99,10 @@ def test_a_range_is_counted_and_limits_all_figures() -> None:
     assert data["window_s"] == pytest.approx(6 * MS)
     busy_s = [gpu["busy_s"] for gpu in data["gpus"].values()]
     assert busy_s == pytest.approx([6 * MS, 3 * MS])
-
-
-def test_json_has_the_figures_in_seconds() -> None:
-    work = "kernel 0..4 by -1; copy 3..5 by -1; kernel 8..10 by 7.9"
-    data = Report(parsed(f"{work}; call cudaStreamSynchronize 2..5"), name="t").data()
-    gpu = data["gpus"]["GPU 0"]
-    assert sum(gpu["idle_by_cause_s"].values()) == pytest.approx(gpu["idle_s"])
-    assert gpu["bound"] == {"resource": "compute", "seconds": pytest.approx(6 * MS)}
-    causes = {finding["cause"]: finding for finding in data["findings"]}
-    assert {"elsewhere", "bare copies"} <= causes.keys()
-    assert causes["elsewhere"]["page"].endswith("/first_steps/plot_3_cpu_and_gpu.html")
-    json.dumps(data, allow_nan=False)
+    bound = {"resource": "compute", "seconds": pytest.approx(5 * MS)}
+    assert data["gpus"]["GPU 0"]["bound"] == bound
+    page = Report(BUSY, name="t").data()["findings"][0]["page"]
+    assert page.endswith("/first_steps/plot_3_cpu_and_gpu.html")
 
 
 def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
