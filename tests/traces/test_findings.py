@@ -177,13 +177,17 @@ def test_where_copies_were_and_how_fast() -> None:
     assert [round(span.start_s / MS) for span in finding.evidence] == [2, 1, 0]
 
 
-def test_only_copies_that_were_exposed_are_counted_and_listed() -> None:
-    """As where all but the last are hidden behind computing."""
+def test_only_what_costs_something_is_counted_and_listed() -> None:
+    """As where all copies but the last are hidden, or another GPU is at work in most gaps."""
     hidden = "; ".join(f"copy {i}..{i + 0.9}" for i in range(9))
     finding = findings(parsed(f"kernel 0..9.5; {hidden}; copy 9..10"))["bare copies"]
     assert finding.why.startswith("1 of 10 copies, 1.00 MB at 1.00 GB/s, ran while nothing")
     assert [round(span.start_s / MS) for span in finding.evidence] == [9]
     assert costs(parsed(f"kernel 0..9.5; {hidden}")) == {}
+    steps = "; ".join(f"kernel {3 * i}..{3 * i + 1} by {3 * i - 0.01}" for i in range(4))
+    finding = findings(parsed(f"{steps}; kernel 4..9.5 gpu=1"))["elsewhere"]
+    assert finding.why.startswith("2 times it was idle"), "before the first kernel, too"
+    assert [round(it.start_s / MS) for it in finding.evidence] == [1, 3, 0, 0], "gaps, and kernels"
 
 
 def test_what_is_known_costs_nothing_while_another_gpu_is_at_work() -> None:
