@@ -14,7 +14,7 @@ from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
 from autopar.traces.check import LATEST_US, LONGEST_US, evidence_of, number, whole_number, work_tag
 from autopar.traces.event_text import EventText
-from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
@@ -42,8 +42,8 @@ _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
-    "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
-    "Nsight Systems, or a file of autopar.write_trace. Unpack all else first."
+    "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), what `nsys export "
+    "--type sqlite` makes of a report, or a file of autopar.write_trace. Unpack all else first."
 )
 
 Event = Mapping[str, Any]
@@ -135,7 +135,7 @@ class Events:
                 )
             handed = {own: to.pop() for own, to in self._handed.items() if len(to) == 1}
             trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
-            trace = replace(trace, origin=OF_TORCH)
+            trace = replace(trace, origin="a trace of torch.profiler")
         if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
         if self._others:

@@ -148,7 +148,8 @@ def _reports(
     range or a GPU.
     """
     names = [path.name for path in paths]
-    asked: Any = {"range_name": options.range_name, "gpu": options.gpu, "top": options.top}
+    most = sys.maxsize if options.list_ranges else options.top
+    asked: Any = {"range_name": options.range_name, "gpu": options.gpu, "top": most}
     reports: list[Report] = []
     errors: dict[str, ValueError] = {}
     for path in paths:

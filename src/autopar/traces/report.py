@@ -16,7 +16,7 @@ from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.causes import CAUSES, Finding
 from autopar.traces.findings import HIDEABLE, LEAST_SHARE, findings_of
 from autopar.traces.idle import Gaps, Host
-from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Seconds, Trace
+from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Seconds, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
 TOP = 10  # findings, and rows of a table, unless more are asked for
@@ -25,7 +25,7 @@ _NAME = 44  # characters of a name, so that its times fit beside it
 _MOST_DRAWN = 20_000  # spans; each takes 20 µs and a kilobyte until it is drawn
 _NO_GPU = (
     "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
-    "or with nsys profile --trace=cuda,nvtx."
+    f"or with nsys profile --trace=cuda,nvtx. {ONE_CYCLE}"
 )
 Block = str | Table | Drawing
 
@@ -144,8 +144,7 @@ class Report:
             return [self._did_nothing(self.view.gpus)]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
-            hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
-            return said if self.view.usages or is_doubtful else [_NO_GPU + hint]
+            return said if self.view.usages or is_doubtful else [_NO_GPU]
         busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
@@ -167,7 +166,7 @@ class Report:
         named = not view.usages and len(view.ranges) and view.range_name is None
         parts: dict[str, Sequence[Block]] = {
             "How far from the limit": self._bounds() + self._hidings(),
-            "What was named": self.ranges(self._top).blocks if named else [],
+            "What was named": self.ranges().blocks if named else [],
             "Each time": self._each_time(),
             "What ran when": self._drawing(),
             "When nothing ran": self._idleness(),
@@ -291,17 +290,15 @@ class Report:
             rows.append((it.where, CAUSES[it.cause].title, f"{it.gaps:,}", *times))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
-    def ranges(self, most: int | None = None) -> Section:
+    def ranges(self) -> Section:
         """The names that a program gave, with how often and how long each was there."""
         by_name, rows = self.view.ranges.parts(lambda tag: tag.name), []
-        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum())[:most]:
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
             lengths_s = by_name[name].lengths_s
             times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
             rows.append((name, f"{len(lengths_s):,}", *times))
-        more = [f"And {len(by_name) - len(rows):,} more: see --list-ranges."]
-        more *= len(rows) < len(by_name)
-        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
-        table = [tabulate(headers, rows, caption=caption, notes=more)] if rows else []
+        headers = ("range", "times", "in all", "longest")
+        table = self._table(f"Ranges of {self.name}", headers, rows)
         return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(

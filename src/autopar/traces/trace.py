@@ -21,7 +21,6 @@ from autopar.timeline.span import Span, Timeline
 HOST = "host"
 ON_HOST = ("call", "operator", "range", "python", "profiler")
 UNKNOWN = -1  # a launch, or a size
-OF_TORCH = "a trace of torch.profiler"
 ONE_CYCLE = (
     "A profiler with a schedule keeps one cycle only: export it in `on_trace_ready`, or give "
     "`repeat=1`."
