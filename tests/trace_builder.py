@@ -117,12 +117,6 @@ def split(of: Trace) -> dict[str, float]:
     return {key: round(seconds / MS, 3) for key, seconds in causes.items()}
 
 
-def gap(*calls: Span, **host: Iterable[Span]) -> Trace:
-    """A GPU that is idle from 4 to 6 ms, until work that is launched then."""
-    work = kernel(0.001, 4, launch(0)), kernel(6, 9, launch(5.985))
-    return trace(*work, calls=calls, **host)
-
-
 def parsed(text: str) -> Trace:
     """The trace of some records in words, as in `trace_data/judgements.txt`."""
     work: list[Activity] = []

@@ -72,19 +72,13 @@ def test_reading_and_reporting_do_without_torch(files: dict[str, Path], tmp_path
     assert gpu["exposed_s"]["copy"] == pytest.approx(30e-6)
 
 
-def test_changes_are_given_but_not_of_damaged_traces(
+def test_changes_are_given_of_traces_of_any_format_but_not_of_damaged_ones(
     files: dict[str, Path], tmp_path: Path, said: Said
 ) -> None:
-    good, cut = files["kineto.json"], tmp_path / f"{'cut' * 40}.json"
-    cut.write_text(good.read_text()[:-900])
-    for one, other in ((good, cut), (cut, good)):
-        text = said(one, "--compare", other, "--brief")
-        assert "The file is damaged" in text
-        assert "No change is given" in text
-        assert not re.search(r"[+-][\d.]+ %|new\n", text)
-        assert max(map(len, text.splitlines())) <= 100
-    text = said(good, "--compare", files["nsys.sqlite"])
-    assert re.search(r"\ntime +[\d.]+ µs +[\d.]+ µs +[+-][\d.]+ %", text)
+    (cut := tmp_path / "cut.json").write_text(files["kineto.json"].read_text()[:-900])
+    changes = r"\ntime +[\d.]+ µs +[\d.]+ µs +[+-][\d.]+ %"
+    assert re.search(changes, said(files["kineto.json"], "--compare", files["nsys.sqlite"]))
+    assert not re.search(changes, said(files["nsys.sqlite"], "--compare", cut))
 
 
 @pytest.mark.parametrize("apart_s", [0.0015, 3600.0])

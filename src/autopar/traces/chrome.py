@@ -144,7 +144,6 @@ class Events:
         return replace(trace, warnings=(*trace.warnings, *remarks))
 
     def _refusal(self, trace: Trace) -> str:
-        """Why nothing of it can be used, and what to do."""
         if wrong := " ".join(trace.remarks):
             return f"none of its records can be right: {wrong}"
         if self._is_own and not self._others:
@@ -214,13 +213,11 @@ def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
 
 
 def _character(code: re.Match[str]) -> str:
-    """The character of a code, or the code where there is none of this number."""
     number = int(code[1])
     return chr(number) if number <= sys.maxunicode else code[0]
 
 
 def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:
-    """Work of a category on a GPU."""
     gpu = f"GPU {device}" if device != UNKNOWN else ""
     queue = f"stream {stream}" if stream is not None else ""
     tag = work_tag(name, gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))

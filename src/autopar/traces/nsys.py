@@ -151,7 +151,6 @@ class _Export:
         return serial >> 24 & 0xFFFFFF if self._several and isinstance(serial, int) else 0
 
     def _name(self, table: str, named: tuple[Any, ...]) -> str:
-        """What work, a call or a range is called."""
         if table == _FILLS:
             return "Memset"
         if table == _GRAPHS:

@@ -266,7 +266,6 @@ class Report:
         return self._table("Each time that the range is there", headers, rows, *notes)
 
     def _drawing(self) -> list[Block]:
-        """What ran when; of very much, the beginning."""
         view, starts_s, said = self.view, self._starts_s, []
         trace = replace(view.trace, host=view.ranges)
         if len(starts_s) > _MOST_DRAWN:
