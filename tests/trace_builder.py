@@ -57,38 +57,24 @@ def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") ->
     return Span(name, thread, start_ms * MS, end_ms * MS, "host")
 
 
-def launch(at_ms: float) -> Span:
-    return call("cudaLaunchKernel", at_ms, at_ms + 0.005)
-
-
 def kernel(
     start_ms: float,
     end_ms: float,
     by: Span | None = None,
     *,
+    kind: str = "compute",
     gpu: str = "GPU 0",
     stream: str = "7",
     name: str = "gemm",
-    kind: str = "compute",
     collective: str = "",
+    way: str = "",
+    memory: str = "",
+    size: int | None = None,
 ) -> Activity:
-    span = Span(name, f"{gpu} stream {stream}", start_ms * MS, end_ms * MS, kind)
-    return Activity(span, by, gpu=gpu, stream=f"stream {stream}", collective=collective)
-
-
-def copy(
-    start_ms: float,
-    end_ms: float,
-    by: Span | None = None,
-    *,
-    way: str = "to host",
-    memory: str = "pinned",
-    size: int | None = 1_000_000,
-    gpu: str = "GPU 0",
-    stream: str = "9",
-) -> Activity:
-    span = Span(f"Memcpy {way}", f"{gpu} copies {way}", start_ms * MS, end_ms * MS, "copy")
-    return Activity(span, by, size, memory, gpu, f"stream {stream}")
+    """Work on a GPU, be it a copy some way."""
+    lane = f"{gpu} copies {way}" if way else f"{gpu} stream {stream}"
+    span = Span(name, lane, start_ms * MS, end_ms * MS, kind)
+    return Activity(span, by, size, memory, gpu, f"stream {stream}", collective)
 
 
 def trace(*work: Activity, handed: dict[str, str] | None = None, **host: Iterable[Span]) -> Trace:
@@ -117,6 +103,9 @@ def split(of: Trace) -> dict[str, float]:
     return {key: round(seconds / MS, 3) for key, seconds in causes.items()}
 
 
+_OF_COPIES = {"name": "Memcpy", "stream": "9", "way": "to host", "memory": "pinned", "size": 10**6}
+
+
 def parsed(text: str) -> Trace:
     """The trace of some records in words, as in `trace_data/judgements.txt`."""
     work: list[Activity] = []
@@ -129,19 +118,20 @@ def parsed(text: str) -> Trace:
             host[kind].append(_call(*words))
         else:
             what, _, by = (part.split(" ") for part in " ".join(words).partition(" by "))
-            start_ms, end_ms = map(float, what[0].split(".."))
-            options: dict[str, Any] = dict(word.replace("_", " ").split("=") for word in what[1:])
-            options["gpu"] = f"GPU {options.get('gpu', 0)}"
-            called = None
-            if by != [""]:
-                called = _call(*by) if len(by) > 1 else launch(float(by[0]))
-            if kind == "copy":
-                size = options.pop("size", "1000000")
-                options["size"] = None if size == "None" else int(size)
-                work.append(copy(start_ms, end_ms, called, **options))
+            options: dict[str, Any] = dict(_OF_COPIES) if kind == "copy" else {}
+            options |= dict(word.replace("_", " ").split("=") for word in what[1:])
+            if (gpu := options.get("gpu", "")).isdigit():
+                options["gpu"] = f"GPU {gpu}"
+            if "size" in options:
+                options["size"] = int(options["size"])
+            if by == [""]:
+                called = None
+            elif len(by) == 1:
+                called = _call("cudaLaunchKernel", f"{by[0]}..{float(by[0]) + 0.005}")
             else:
-                options["kind"] = kind.replace("kernel", "compute")
-                work.append(kernel(start_ms, end_ms, called, **options))
+                called = _call(*by)
+            options["kind"] = kind.replace("kernel", "compute")
+            work.append(kernel(*map(float, what[0].split("..")), called, **options))
     return trace(*work, handed=handed, **host)
 
 

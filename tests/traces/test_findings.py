@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import (
-    MS,
-    call,
-    copy,
-    costs,
-    kernel,
-    parsed,
-    split,
-    trace,
-)
+from trace_builder import MS, costs, parsed, split, trace, work_of
 
 from autopar.traces.causes import CAUSES, Finding
 from autopar.traces.report import Report
@@ -62,11 +53,9 @@ def test_no_gap_is_counted_for_the_error_of_sums() -> None:
     """Wherever on the file's clock, and however many threads there are."""
     for late_ms in range(0, 9_000, 700):
         steps = [late_ms + 0.01 + 3.3 * i for i in range(30)]
-        work = [kernel(t, t + 3, call("cudaLaunchKernel", t - 0.3, t - 0.29)) for t in steps]
-        host = tuple(
-            call("aten::mm", t - 0.3, t + 0.2, f"thread {n}") for t in steps for n in (1, 2)
-        )
-        seen = Report(trace(*work, operators=host), name="t")
+        work = [f"kernel {t}..{t + 3} by cudaLaunchKernel {t - 0.3}..{t - 0.29}" for t in steps]
+        work += [f"operator mm {t - 0.3}..{t + 0.2} {thread}" for t in steps for thread in (1, 2)]
+        seen = Report(parsed("; ".join(work)), name="t")
         gaps = {finding.cause: finding.gaps for finding in seen._idle}
         assert gaps == {"unknown": 30, "elsewhere": 30}, "the operators begin with the launches"
 
@@ -156,7 +145,7 @@ def test_where_copies_were_and_how_fast() -> None:
     assert finding.cost_s == pytest.approx(2 * MS), "what no compute hides"
     assert "1 copy, 8.00 MB at 2.00 GB/s, used" in finding.why
     assert "(stream 7)" in findings(parsed("kernel 0..2; copy 2..3 stream=7"))["one stream"].why
-    unknown = [replace(work, stream="") for work in (kernel(0, 2), copy(2, 3))]
+    unknown = [replace(work, stream="") for work in work_of(parsed("kernel 0..2; copy 2..3"))]
     assert list(costs(trace(*unknown))) == ["bare copies"]
     copies = "; ".join(f"copy {i}..{i + 0.9 + i / 100}" for i in range(5))
     finding = findings(parsed(f"kernel 3.5..9; {copies}"))["bare copies"]
@@ -201,7 +190,8 @@ def test_the_most_expensive_comes_first_and_the_cheap_are_left_out() -> None:
 
 
 def test_a_thousand_gpus_and_streams_cost_no_more_than_their_work() -> None:
-    gpus = [kernel(i, i + 0.9, gpu=f"GPU {i}") for i in range(1_000)]
-    assert len(Report(trace(*gpus), name="t").figures) == 1_000
-    streams = [kernel(i, i + 0.9, call("cu", i - 5, i), stream=str(i)) for i in range(2_000)]
-    assert len(Report(trace(*streams), name="t").figures["GPU 0"]["lanes_busy_s"]) == 2_000
+    gpus = "; ".join(f"kernel {i}..{i + 0.9} gpu={i}" for i in range(1_000))
+    assert len(Report(parsed(gpus), name="t").figures) == 1_000
+    streams = (f"kernel {i}..{i + 0.9} stream={i} by cu {i - 5}..{i}" for i in range(2_000))
+    figures = Report(parsed("; ".join(streams)), name="t").figures["GPU 0"]
+    assert len(figures["lanes_busy_s"]) == 2_000

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from trace_builder import MS, call, copy, kernel, launch, parsed, trace
+from trace_builder import MS, call, kernel, parsed, trace
 
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text, comparison
@@ -70,15 +70,17 @@ def test_a_comparison_of_other_numbers_of_steps_is_of_one() -> None:
 
 
 def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
-    lost = Report(trace(kernel(0, 2, gpu=""), copy(2, 4, gpu="")), name="t").verdict()
+    lost = Report(parsed("kernel 0..2 gpu=; copy 2..4 gpu="), name="t").verdict()
     assert lost[0].startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
-    assert Report(trace(kernel(0, 4, gpu=""), copy(2, 4, gpu="")), name="t").verdict() == []
+    assert Report(parsed("kernel 0..4 gpu=; copy 2..4 gpu="), name="t").verdict() == []
 
 
 def test_lines_fit_a_terminal_whatever_names_are() -> None:
     name = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_16x4_nn_align4>" * 3
-    ranges = tuple(call(f"{'a long range name ' * 9}{i}", i, i + 1) for i in range(4))
-    work = (kernel(i, i + 0.5, launch(i - 0.1), name=name, gpu="process 1 GPU 1") for i in range(9))
+    ranges = (call(f"{'a long range name ' * 9}{i}", i, i + 1) for i in range(4))
+    work = (
+        kernel(i, i + 0.5, call("cu", i - 0.1, i), name=name, gpu="rank 1 GPU 1") for i in range(9)
+    )
     lines = text_of(trace(*work, ranges=ranges), range_name="*").splitlines()
     assert max(len(line) for line in lines if "https" not in line) <= 100
 
@@ -147,9 +149,7 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     )
     moment = text_of(parsed("kernel 6..7 by 5.9; range step 7..7"), range_name="step")
     assert re.search(r"1: step +1\.100 ms +0 s\n", moment), "nothing is drawn of it"
-    lane = parsed("kernel 0..1 gpu=0; range step 0..5")
-    lane = replace(lane, work=replace(lane.work, tags=(lane.work.tags[0]._replace(gpu=""),)))
-    said = text_of(lane, range_name="step")
+    said = text_of(parsed("kernel 0..1 gpu=; range step 0..5"), range_name="step")
     assert re.search(r"1: step +0\.000 ms +5\.000 ms +20\.0 % ", said)
     assert "of all GPUs" not in said
 
@@ -157,7 +157,8 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
 def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    many = trace(*(kernel(i * 0.02, i * 0.02 + 0.015, launch(i * 0.02 - 1)) for i in range(20_000)))
+    times = (0.02 * i for i in range(20_000))
+    many = trace(*(kernel(t, t + 0.015, call("cu", t - 1, t - 0.995)) for t in times))
     sections = list(Report(many, name="t").sections())
     assert len(as_text(sections)) < 10_000
     assert len(as_page(sections, title="t")) < 100_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import MS, Activity, copy, kernel, parsed, trace, work_of
+from trace_builder import MS, Activity, parsed, trace, work_of
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.report import Report
@@ -57,13 +57,13 @@ def test_the_window_goes_on_while_the_host_is_recorded() -> None:
 
 
 def test_one_gpu_alone() -> None:
-    several = trace(*(kernel(i, i + 1, gpu=f"rank {i} GPU {i % 2}") for i in range(4)))
+    several = parsed("; ".join(f"kernel {i}..{i + 1} gpu=rank_{i}_GPU_{i % 2}" for i in range(4)))
     for name, there in (("rank 2 GPU 0", [2]), ("1", [1, 3]), ("rank [01]*", [0, 1])):
         view = view_of(several, gpu=name)
         assert [usage.name for usage in view.usages] == [f"rank {i} GPU {i % 2}" for i in there]
     with pytest.raises(ValueError, match="no GPU '7'; its GPUs are: rank 0 GPU 0, rank 1"):
         view_of(several, gpu="7")
-    mixed = trace(kernel(0, 1, gpu=""), *(kernel(0, 1, gpu=f"GPU {i}") for i in (10, 9, 0)))
+    mixed = parsed("kernel 0..1 gpu=; kernel 0..1 gpu=10; kernel 0..1 gpu=9; kernel 0..1")
     names = [usage.name for usage in view_of(mixed).usages]
     assert names == ["GPU 0", "GPU 9", "GPU 10", OTHER_LANES]
 
@@ -92,32 +92,25 @@ def test_what_a_cut_file_lacks_is_no_idle_time() -> None:
     assert length_s(view_of(cut, gpu="1").window) == pytest.approx(4 * MS)
 
 
-def random_work(gpu: str, start: int, length: int, stream: str, way: str, kind: str) -> Activity:
-    if kind == "copy":
-        return copy(start, start + length, gpu=gpu, way=way)
-    return kernel(start, start + length, gpu=gpu, stream=stream, kind=kind)
-
-
-_WORK = st.builds(
-    random_work,
-    st.sampled_from(["GPU 0", "GPU 1"]),
-    st.integers(0, 20),
-    st.integers(1, 6),
-    st.sampled_from("123"),
-    st.sampled_from(["to host", "from host"]),
-    st.sampled_from(["compute", "communication", "copy"]),
+_TIMES = st.builds(
+    lambda start, length: f"{start}..{start + length}", st.integers(0, 20), st.integers(1, 6)
 )
+_COPY = st.sampled_from(["copy {} gpu={} way=to_host", "copy {} gpu={} way=from_host"])
+_KERNEL = st.sampled_from(["kernel {} gpu={} stream=1", "kernel {} gpu={} stream=2"])
+_SENT = st.just("communication {} gpu={} stream=3")
+_WORK = st.builds(str.format, _COPY | _KERNEL | _SENT, _TIMES, st.integers(0, 1))
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(_WORK, min_size=1, max_size=12))
-def test_figures_against_brute_force(work: list[Activity]) -> None:
+def test_figures_against_brute_force(texts: list[str]) -> None:
     def when(chosen: list[Activity]) -> set[int]:
         spans = [(round(a.span.start_s / MS), round(a.span.end_s / MS)) for a in chosen]
         return {tick for start, end in spans for tick in range(start, end)}
 
+    work = work_of(of := parsed("; ".join(texts)))
     window = set(range(min(when(work)), max(when(work)) + 1))
-    for usage in view_of(trace(*work)).usages:
+    for usage in view_of(of).usages:
         mine = [a for a in work if a.gpu == usage.name]
         compute = when([a for a in mine if a.span.kind == "compute"])
         for kind in usage.sorts:
