@@ -199,7 +199,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     for share in ("5%", "0%", "0"):
         assert "which is under" not in said(file, "--fail-under", share)
     data = json.loads(said(file, "--json", "-"))
-    assert (data["format"], data["version"]) == ("autopar timeline", 5)
+    assert (data["format"], data["version"]) == ("autopar timeline", 6)
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
         with pytest.raises(SystemExit, match="2"):
             main(["timeline", str(file), *option])

@@ -12,7 +12,7 @@ from autopar.traces.utilization import Usage
 SHOWN = 3  # spans of evidence for a finding, or gaps: enough to find the place in the program
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
-SMALL_BYTES = 64 * 1024
+_SMALL_BYTES = 64 * 1024
 # In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
 # one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
 START_S = 20e-6
@@ -122,8 +122,8 @@ CAUSES = {
         "Copies are small",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
-        f"{{work}} took mostly fixed cost: each has less than {SMALL_BYTES // 1024} KiB.",
-        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < SMALL_BYTES),
+        f"{{work}} took mostly fixed cost: each has less than {_SMALL_BYTES // 1024} KiB.",
+        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "pageable": Cause(
         "Copies use pageable memory",

@@ -25,7 +25,7 @@ from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
 from autopar.traces.trace import TraceError
 
-VERSION = 5  # of the JSON; changed when what was there goes or means something else
+VERSION = 6  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
