@@ -171,8 +171,7 @@ def _seen(
     if save is not None:
         write_atomically(path_of(save), _saved(content, own))
     trace = Events(content["traceEvents"]).trace({})
-    origin = f"measured live on {processor_names()}"
-    return _on_the_hosts_clock(trace, own, marks, origin, is_marked).merged(of_lanes)
+    return _on_the_hosts_clock(trace, own, marks, is_marked).merged(of_lanes)
 
 
 def _saved(content: dict[str, Any], own: str) -> bytes:
@@ -201,7 +200,7 @@ def _saved(content: dict[str, Any], own: str) -> bytes:
 
 
 def _on_the_hosts_clock(
-    trace: Trace, own: str, marks: list[tuple[float, float]], origin: str, is_marked: bool
+    trace: Trace, own: str, marks: list[tuple[float, float]], is_marked: bool
 ) -> Timeline:
     """What ran, if all of it can be right; the marks of the clock, named `own`, are left out.
 
@@ -228,7 +227,7 @@ def _on_the_hosts_clock(
         for it in spans
         if it.name != own and it not in before
     )
-    return Timeline(tuple(moved), error_s, origin)
+    return Timeline(tuple(moved), error_s, f"measured live on {processor_names()}")
 
 
 def _mark(own: str) -> tuple[float, float]:
