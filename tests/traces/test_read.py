@@ -91,7 +91,7 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         (b"9" * 10_000, "as a trace: it begins with '9{20}' and has no list"),
         (b"<!DOCTYPE html><html>404</html>", "begins with '<!DOCTYPE html>"),
         (b'{"traceEvents": 3}', "has no list of traceEvents"),
-        (b"[]", "named range.*with a schedule keeps one cycle only: export it in `on_trace_ready`"),
+        (b"[]", "named range.*Under a schedule .* keeps one cycle only: export it in `on_trace_r"),
         (b"[" * 100_000, "trace: it ends early .* and nothing before that can be used"),
         (b'[{"ph": "X", "ts": ' + b"9" * 10_000, "trace: it ends early .* nothing before"),
         (b"SQLite format 3\0", "SQLite database that can't be read"),

@@ -201,7 +201,8 @@ class Report:
             return
         said = (
             f"Findings of {percent(LEAST_SHARE)} of the time or more. The same time may be in two, "
-            f"and to mend one may bring out another. Times count from where the picture begins."
+            "and to mend one may bring out another. Times count from where the picture begins, "
+            "and before it are negative."
         )
         if len(self.findings) > self._top:
             said += f" Shown are {self._top}: --top {len(self.findings)} shows all."

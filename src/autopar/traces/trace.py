@@ -22,7 +22,7 @@ HOST = "host"
 ON_HOST = ("call", "operator", "range", "python", "profiler")
 UNKNOWN = -1  # a launch, or a size
 ONE_CYCLE = (
-    "A profiler with a schedule keeps one cycle only: export it in `on_trace_ready`, or give "
+    "Under a schedule torch.profiler keeps one cycle only: export it in `on_trace_ready`, or give "
     "`repeat=1`."
 )
 Places = npt.NDArray[np.int64]
