@@ -114,6 +114,24 @@ def test_a_block_left_by_an_exception_begins_nothing_more(gate):
         run[later]
 
 
+def test_what_a_task_raised_is_told_where_another_error_ends_the_block():
+    def fails():
+        raise ValueError("a bad batch")
+
+    def block(graph):
+        with graph.start() as run:
+            yield run
+
+    for end, error in (("throw", KeyError), ("close", ValueError)):
+        graph = TaskGraph(cpu_lanes=1)
+        graph.add(fails, name="bad")
+        blocks = block(graph)
+        next(blocks)._execution.join()
+        with pytest.raises(error) as raised:
+            getattr(blocks, end)(*[KeyError("body")] * (end == "throw"))
+        assert any("task 'bad'" in note for note in raised.value.__notes__)
+
+
 def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
     graph, submit, runs, begun = TaskGraph(cpu_lanes=2), Lane.submit, [], threading.Event()
     one, two = graph.add(begun.set, writes=()), graph.add(torch.ones, 2)

@@ -7,8 +7,27 @@ import pytest
 import torch
 
 from autopar import TaskGraph
+from autopar.graph.execution import Execution
 
 RUNS = ["run", "run_serial"]
+
+
+def test_runs_that_have_failed_are_not_kept():
+    def fails(_):
+        raise ValueError("a bad batch")
+
+    def left():
+        gc.collect()
+        return sum(type(each) is Execution for each in gc.get_objects())
+
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(fails, graph.add(torch.ones, 3), writes=())
+    before = left()
+    for ask in (graph.run, graph.run_serial, graph.check):
+        for _ in range(3):
+            with pytest.raises(ValueError, match="a bad batch"):
+                ask()
+    assert left() == before
 
 
 class Seen:

@@ -86,16 +86,26 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
     assert len(graph.plan().schedule.lanes) == 2
 
 
-@pytest.mark.parametrize(("beside", "lanes"), [(0, 1), (8, 2)], ids=["a chain", "beside others"])
-def test_before_it_is_measured_a_graph_has_several_lanes_where_they_gain_by_the_plan(
-    monkeypatch, beside, lanes
+@pytest.mark.parametrize(
+    ("chain", "beside", "costs_s", "lanes"),
+    [
+        (8, 0, [], 1),
+        (9, 2, [], 1),
+        (8, 8, [], 2),
+        (0, 8, [1.0], 2),
+        (0, 8, [0.0] * 8, 2),
+    ],
+    ids=["a chain", "nearly a chain", "beside others", "one cost is known", "all take no time"],
+)
+def test_before_it_is_measured_a_graph_has_several_lanes_where_they_may_gain(
+    monkeypatch, chain, beside, costs_s, lanes
 ):
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 2)
     graph, last = ap.TaskGraph(), torch.ones(3)
-    for _ in range(8):
+    for _ in range(chain):
         last = graph.add(torch.exp, last)
-    for _ in range(beside):
-        graph.add(torch.exp, torch.ones(3))
+    for _, cost_s in itertools.zip_longest(range(beside), costs_s):
+        graph.add(torch.exp, torch.ones(3), cost_s=cost_s)
     assert graph.plan().cpu_lanes == lanes
 
 

@@ -11,6 +11,7 @@ from interruptions import interrupted_at
 from lane_forms import WAIT_S, caught, fail, require_waits_end
 
 from autopar import cpu_lane
+from autopar.lanes.cpu import _end_all
 from autopar.lanes.outcome import Outcome
 
 # -- what tasks submit ----------------------------------------------------------------------------
@@ -190,14 +191,14 @@ def test_the_thread_of_a_lane_that_is_never_left_ends_with_the_lane():
 @pytest.mark.parametrize(
     "how",
     [
-        "blocked",
+        "many",
         "exit",
         "fork",
         "run",
         "operators",
         *(
             pytest.param(each, marks=pytest.mark.stress)
-            for each in ("idle", "exception", "thread", "queue")
+            for each in ("idle", "blocked", "exception", "thread", "queue")
         ),
     ],
 )
@@ -206,6 +207,18 @@ def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
     assert done.returncode == (3 if how == "exit" else 0), done.stderr
     assert done.stdout.split() == ["first", "last"]
     assert done.stderr == ""
+
+
+def test_the_end_of_a_forked_process_is_none_of_its_parents_lanes(monkeypatch):
+    """Whatever lock of theirs a thread had as it was forked is taken there for ever."""
+    with cpu_lane() as lane, lane._admitting:
+        monkeypatch.setattr("autopar.lanes.cpu.os.getpid", lambda: -1)
+        ends = threading.Thread(target=_end_all)
+        ends.start()
+        ends.join(WAIT_S)
+        assert not ends.is_alive()
+        monkeypatch.undo()
+        assert lane.submit(abs, -1).result() == 1
 
 
 def test_a_wait_as_the_process_ends_does_not_last_for_ever(run_program):

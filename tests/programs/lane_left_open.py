@@ -1,6 +1,6 @@
 """End while a lane or a graph's run is open: held by a generator, or by the block of a thread.
 
-Usage: python lane_left_open.py idle|blocked|exception|exit|thread|fork|queue|run|operators|waits
+Usage: python lane_left_open.py HOW, as in `main`.
 """
 
 import os
@@ -58,6 +58,11 @@ def main(how):
         other = batches(block)
         kept.append(other)
         next(other)
+        begun.wait()
+    elif how == "many":
+        for lane in [cpu_lane() for _ in range(60)]:
+            kept.append(lane.__enter__())
+            lane.submit(block)
         begun.wait()
     elif how == "exception":
         try:

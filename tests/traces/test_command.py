@@ -192,7 +192,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     assert len(said(file, "--brief").splitlines()) <= 9
     assert "What ran when" not in said(file, "--brief")
     assert re.search(r"\nforward +1 +300\.0 µs", said(file, "--list-ranges"))
-    assert "rows more: --top" in said(file, "--top", 1)
+    assert "in all: --top" in said(file, "--top", 1)
     assert "which is under 100 %" in said(file, "--fail-under", "1", status=3)
     near = said(file, "--fail-under", "43.54%", status=3)
     assert re.search(r"time is 43\.[45] %, which is under 43\.54 %", near), "and not 43.5 %"

@@ -86,7 +86,7 @@ def test_the_parts_of_all_gaps_are_all_gaps(work: list[Words], host: list[Words]
         ("call cudaFree 4.1..4.3; call cudaMalloc 4.5..5.4", "Once .* host was in cudaMalloc[.]$"),
         ("range ProfilerStep#3 0..8; range augment 4.1..5.9; range crop 5..5.1", "in augment[.]$"),
         ("python 'train.py(9): step' 0..9; python 'json.py(3): load' 4.2..5.8", "json.py.3.: load"),
-        ("operator mm 0..1", "in no call or operator that was recorded, .* in no named range[.]$"),
+        ("operator mm 0..1", "in no call or operator that was recorded: .* in no named range[.]$"),
         (f"call {SYNC} 4.1..5.3; call cudaFree 5.3..5.4; {STEPS}", "longest it was in augment[.]$"),
         ("kernel 12..14 by 11.985; range crop 4..6", "2 times it was idle .* in no named range"),
     ],

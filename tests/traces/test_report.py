@@ -124,7 +124,9 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     assert "No work of a GPU is in it." in said
     assert re.search(r"\nstep +1 +5\.000 ms", said), "the drawing has no names"
     assert "Why no more overlap?" not in said
-    assert "And 1 rows more: --top 2 shows" in as_text(Report(of_cpu, name="t", top=1).sections())
+    assert "And more rows, 2 in all: --top 2 shows" in as_text(
+        Report(of_cpu, name="t", top=1).sections()
+    )
     assert text_of(trace()).startswith("t\n=\n")
 
 

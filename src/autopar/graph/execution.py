@@ -12,7 +12,6 @@ import functools
 import itertools
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from typing import Any, NamedTuple
@@ -88,7 +87,6 @@ class Execution:
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
-        weakref.finalize(self, self.errors.extend, BROKEN_OFF)  # as the process ends, at the latest
         self._streams, gpus = streams, set(self.plan._gpu_of_lane.values())
         self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
         if self.in_order:

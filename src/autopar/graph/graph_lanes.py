@@ -5,9 +5,11 @@ Of what the user has not said there is one lane, or several.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -132,6 +134,7 @@ class GraphLanes:
                 else:
                     streams = {} if run.in_order else self._streams_of(run.plan._gpu_of_lane)
                     lanes = self._lanes_for(run, streams, opened)
+                    _under_way.add(run)
                     run.start(lanes, streams)
                 yield
                 run.join()
@@ -144,6 +147,7 @@ class GraphLanes:
                         lane.wait()
                     run.wall_s = time.perf_counter() - run.start_s
                 finally:
+                    _under_way.discard(run)
                     run.left += (True,)
 
     def _streams_of(self, gpu_of_lane: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
@@ -168,6 +172,16 @@ class GraphLanes:
                 there[form] = lane.__enter__()
             given[name] = there[form]
         return given
+
+
+_under_way: weakref.WeakSet[Execution] = weakref.WeakSet()
+
+
+@atexit.register  # after that of lanes, and so called before it
+def _break_off_all() -> None:
+    """As the process ends, let no run begin anything more."""
+    for run in tuple(_under_way):
+        run.errors += BROKEN_OFF
 
 
 def fastest(

@@ -21,7 +21,7 @@ from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
-_CHAIN = 0.95  # of all work
+_CHAIN = 0.8  # of all work; what is left to gain is less than lanes cost that share out threads
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
@@ -254,9 +254,9 @@ def planned(
     measured. `tracks` says whether autograd is on.
     """
     nodes = program.in_order(tracks=tracks)
-    guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
     known_s = {**measured_s, **given_s}
+    guess_s = statistics.median(known_s.values() or [_GUESSED_S])
     jobs = [
         Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
         for number, node in enumerate(nodes)
@@ -272,12 +272,12 @@ def planned(
 
 
 def _are_a_chain(jobs: Sequence[Job]) -> bool:
-    """Whether nearly all is one after another, so that several lanes gain next to nothing."""
+    """Whether nearly all is one after another, so that several lanes gain little."""
     ends_s: list[float] = []
     for number, job in enumerate(jobs):
         before_s = [ends_s[before] for before in job.after if before < number]
         ends_s.append(max(before_s, default=0.0) + job.cost_s)
-    return max(ends_s, default=0.0) >= _CHAIN * sum(job.cost_s for job in jobs)
+    return max(ends_s, default=0.0) > _CHAIN * sum(job.cost_s for job in jobs)
 
 
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from traceback import format_exception_only
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
+from autopar.lanes.outcome import note
 from autopar.refusal import NoValue, what
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
@@ -109,6 +111,15 @@ class Run(Closed):
         if errors and errors[0][1] and threading.get_ident() not in self._seen:
             self._raise_error()
 
+    def _tell(self, error: BaseException) -> None:
+        """Note on an error that is on its way which task has failed, if nobody here knows."""
+        for failure, failed in self._execution.errors[:1]:
+            if failed and threading.get_ident() not in self._seen:
+                if isinstance(error, GeneratorExit):  # which nobody sees
+                    self._raise_error()
+                said = format_exception_only(failure)[0].strip()
+                note(error, f"task {failed.name!r} failed, too: {said}")
+
     def _raise_error(self) -> None:
         self._seen.add(threading.get_ident())
         raise self._execution.errors[0][0]
@@ -200,6 +211,7 @@ class Starting(NoValue):
     def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._steps.close()
+            self._run._tell(error)
         else:
             next(self._steps, None)
             self._run.wait()  # not within a generator, which lets no StopIteration through

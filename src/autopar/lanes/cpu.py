@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import itertools
 import os
 import queue
@@ -16,7 +17,7 @@ import torch
 
 from autopar.device import cpu, new_stream, used_gpus
 from autopar.lanes.handle import Handle
-from autopar.lanes.lane import Lane
+from autopar.lanes.lane import ENDED, OPEN, Lane
 from autopar.lanes.outcome import Outcome
 from autopar.lanes.submission import Submission
 from autopar.machine import settle_threads
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 _numbers = itertools.count(1)
 _MOST_THREADS = 1024  # more than machines have cores: each of them is started
-_LAST_WAIT_S = 2.0  # at the end of the process, for a task of a lane that was not left
+_LAST_WAIT_S = 2.0  # at the end of the process, for tasks of lanes that were not left
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
@@ -70,10 +71,11 @@ class CpuLane(Lane):
         # keeps neither the process from ending nor the lane from going, and ends with that.
         given = (weakref.ref(self), self._calls, self._ready, threads)
         self._worker = threading.Thread(target=_work, args=given, name=name, daemon=True)
-        weakref.finalize(self, _end, weakref.ref(self), self._calls, self._worker)
+        weakref.finalize(self, self._calls.put, False).atexit = False
 
     def __enter__(self) -> Self:
         super().__enter__()
+        _lanes.add(self)
         try:
             # Not here: Ctrl-C in `Thread.start` may leave a lock taken that the worker waits for.
             _thread.start_new_thread(_start, (self._worker, self._ready))
@@ -167,15 +169,21 @@ def _work(
             lane._drop()  # nobody would come to the rest
 
 
-def _end(
-    at: weakref.ref[CpuLane], calls: queue.SimpleQueue[bool], worker: threading.Thread
-) -> None:
-    """End the thread of a lane that was not left; as the process ends, wait for what it is at.
+_lanes: weakref.WeakSet[CpuLane] = weakref.WeakSet()  # that were opened
+
+
+@atexit.register
+def _end_all() -> None:
+    """As the process ends, drop what has not begun on any lane, and wait for what threads are at.
 
     A thread that comes out of an operator of torch later than that would abort the process.
     """
-    if (lane := at()) is not None:  # the process ends
-        lane._drop()
-    calls.put(False)
-    if worker.is_alive() and not threading.main_thread().is_alive():
-        worker.join(_LAST_WAIT_S)
+    here = [lane for lane in tuple(_lanes) if lane._process == os.getpid()]
+    for lane in here:
+        if lane._state == OPEN:
+            lane._drop(ENDED)
+            lane._calls.put(False)
+    until_s = time.perf_counter() + _LAST_WAIT_S
+    for lane in here:
+        if lane._worker.is_alive():
+            lane._worker.join(max(0.0, until_s - time.perf_counter()))

@@ -108,7 +108,8 @@ class Handle(NoValue, Generic[T]):
         """
         self._wait_until_issued()
         if self._issued.dropped():
-            msg = f"{self} was dropped before it began, as its lane was left by an exception"
+            why = "its lane was left by an exception, or ended with the process"
+            msg = f"{self} was dropped before it began, as {why}"
             raise CancelledError(msg)
         if self._issued.error() is not None:
             self._mark_seen()

@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 _KINDS = ("compute", "copy", "host")  # what lanes do
 _NEW, OPEN, LEFT = "is not open yet", "is open", "was left"
+ENDED = "has ended with the process"
 _MOST_NOTES = 5  # on one error: more would bury it
 
 
@@ -193,10 +194,10 @@ class Lane(ABC):
         if more := len(others) - len(texts):
             note(error, f"{more} more tasks of lane {self.name!r} failed, too")
 
-    def _drop(self) -> None:
+    def _drop(self, state: str = LEFT) -> None:
         """Take no more tasks, and drop those that have not begun."""
         with self._admitting:
-            self._state = LEFT
+            self._state = state
         for handle in self._unissued():
             handle._issued.drop()
 

@@ -83,8 +83,8 @@ CAUSES = {
         "The host did something else",
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
-        "while the thread that launches was in no call or operator that was recorded, but for "
-        "queries of events: it ran Python, or waited. In the longest it was in {names}.",
+        "while the thread that launches was in no call or operator that was recorded: it ran "
+        "Python, or waited, as for another thread. In the longest it was in {names}.",
     ),
     "brief": Cause(
         "Moments between kernels",

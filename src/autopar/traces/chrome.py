@@ -42,8 +42,8 @@ _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
-    "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), what `nsys export "
-    "--type sqlite` makes of a report, or a file of autopar.write_trace. Unpack all else first."
+    "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
+    "Nsight Systems, or a file of autopar.write_trace. Unpack all else first."
 )
 
 Event = Mapping[str, Any]

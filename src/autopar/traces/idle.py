@@ -24,13 +24,17 @@ _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # (measured on an H200: 64 in 549 µs). With a program's own code between them, 15 runtimes ran tasks
 # of 100 µs well at best (Task Bench); this is twice as much.
 _STEP_S = 200e-6
+_BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 # What a thread can be seen to do, by the sorts of its records: the first that holds of a moment.
 _DONE = (
     *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
     *("operators", "cpu", "called"),
 )
-# Cause -> the sorts of records that show it, if they are not called the same.
-_RECORDS = {"operators": ("cpu", "called"), "elsewhere": ("named",)}
+_RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
+    "synchronised": ("synchronised", "asked"),
+    "operators": ("cpu", "called"),
+    "elsewhere": ("named",),
+}
 _SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
 # What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
 # of torch's own ranges and operators. The names of a program tell nothing.
@@ -131,7 +135,12 @@ class Host:
             taken = covered(np.concatenate((taken, times_s)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
         did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
-        return did, taken
+        # To do nothing but ask whether something is done, again and again, is to wait.
+        asked = covered(self.on_axis[self.sorts == "asked"])
+        again = np.column_stack((asked[:-1, 0], asked[1:, 1]))
+        again = without(covered(again[asked[1:, 0] - asked[:-1, 1] <= _BETWEEN_S]), taken)
+        did["synchronised"] = covered(np.concatenate((did["synchronised"], again)))
+        return did, covered(np.concatenate((taken, again)))
 
 
 def _told_sort(tag: Tag) -> str:

@@ -22,6 +22,7 @@ from autopar.traces.trace import Trace, TraceError
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 13  # bytes
+_REPORTS = {".nsys-rep", ".qdrep", ".qdstrm"}
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
@@ -88,6 +89,10 @@ def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
         return read_export(path)
     if not start:
         msg = "it is empty. Export it again, after the profiler has stopped."
+        raise TraceError(msg)
+    if name.suffix in _REPORTS:
+        how = f"run `nsys export --type sqlite {name.name}` and read what that writes."
+        msg = f"it is a report of Nsight Systems in its own format; {how}"
         raise TraceError(msg)
     if start.startswith(_GZIP):
         file = cast(IO[bytes], gzip.GzipFile(fileobj=file))

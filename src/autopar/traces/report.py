@@ -142,17 +142,21 @@ class Report:
             said.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
         if not self._gpus and self.view.gpus:
             return [self._did_nothing(self.view.gpus)]
-        if not self._gpus:
+        seen = self._gpus or self.view.usages
+        if not seen:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
-            return said if self.view.usages or is_doubtful else [_NO_GPU]
-        busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
+            return said if is_doubtful else [_NO_GPU]
+        busy_s = sorted(length_s(usage.busy) for usage in seen)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
-        name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
+        name = seen[0].name if len(seen) == 1 else f"{len(seen)} GPUs"
+        busy = f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}."
+        if not self._gpus:
+            return [busy, *said]
         resource, bound_s = max((gpu.bound for gpu in self._gpus), key=lambda bound: bound[1])
         copying = f"copying {resource.rpartition(' copies ')[2]}".replace(" host", " the host")
         alone = "computing" if resource == "compute" else copying
         lines = [
-            f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}.",
+            busy,
             f"The same work takes at least {format_seconds(bound_s)}: that is its {alone} alone, "
             "with kernels and copies as fast as here.",
         ]
@@ -306,7 +310,7 @@ class Report:
     ) -> list[Table]:
         """A table of the first rows, if there are any."""
         if len(rows) > self._top:
-            more = f"And {len(rows) - self._top:,} rows more: --top {len(rows)} shows them."
+            more = f"And more rows, {len(rows):,} in all: --top {len(rows)} shows them."
             rows, notes = rows[: self._top], (more, *notes)
         return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
 
