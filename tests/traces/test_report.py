@@ -70,9 +70,10 @@ def test_a_comparison_of_other_numbers_of_steps_is_of_one() -> None:
 
 
 def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
-    lost = Report(parsed("kernel 0..2 gpu=; copy 2..4 gpu="), name="t").verdict()
-    assert lost[0].startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
-    assert Report(parsed("kernel 0..4 gpu=; copy 2..4 gpu="), name="t").verdict() == []
+    busy, lost = Report(parsed("kernel 0..2 gpu=; copy 2..4 gpu="), name="t").verdict()
+    assert busy == "lanes of no GPU busy for 100.0 % of 4.000 ms."
+    assert lost.startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
+    assert Report(parsed("kernel 0..4 gpu=; copy 2..4 gpu="), name="t").verdict() == [busy]
 
 
 def test_lines_fit_a_terminal_whatever_names_are() -> None:
