@@ -146,13 +146,13 @@ def titled(timeline: Timeline) -> tuple[list[Lane], list[Lane]]:
     lanes = grouped(timeline.spans, attrgetter("lane"))
     places = {lane: _place(lane, spans) for lane, spans in lanes.items()}
     number, of_many = Counter[str](), Counter(title for *_, title in places.values())
-    shown, brief = list[Lane](), list[Lane]()
+    shown, brief, least_s = list[Lane](), list[Lane](), _LEAST * timeline.makespan_s
     for lane in sorted(lanes, key=lambda lane: places[lane][:-1]):
         title = places[lane][-1]
         number[title] += 1
         if of_many[title] > 1:
             title += f", {number[title]} of {of_many[title]}"
-        is_brief = busy_s(lanes[lane]) < _LEAST * timeline.makespan_s
+        is_brief = busy_s(lanes[lane]) < least_s
         (brief if is_brief else shown).append((title, lanes[lane]))
     return (shown, brief) if shown else (brief, [])
 

@@ -10,7 +10,7 @@ from textwrap import wrap
 import numpy as np
 
 from autopar.display.format import format_seconds, percent, shortened
-from autopar.display.rows import by_gpu, titled
+from autopar.display.rows import Lane, by_gpu, titled
 from autopar.display.table import Table, tabulate
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
@@ -55,7 +55,7 @@ def sentences(timeline: Timeline) -> list[str]:
     said += [f"{hidden[0].upper()}{hidden[1:]}." for hidden in hidden_shares(timeline)]
     if error_s := timeline.alignment_error_s:
         said.append(f"Clocks of different lanes agree within {format_seconds(error_s)}.")
-    return said + _left_out(timeline)
+    return said + _left_out(titled(timeline)[1])
 
 
 def to_look_at(panels: Iterable[tuple[str, Timeline]]) -> str:
@@ -85,7 +85,7 @@ def lane_table(timeline: Timeline, caption: str) -> Table:
 def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    lanes = titled(timeline)[0]
+    lanes, brief = titled(timeline)
     width = min(_LONGEST_NAME, max(len(lane) for lane, _ in lanes))
     count = _CELLS - max(0, width - _BESIDE)
     for lane, spans in lanes:
@@ -101,7 +101,7 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
                     cells[cell] = MARKS[kind] if shares[cell] >= _HALF else SPARSE
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
-    for said in (*_left_out(timeline), *hidden_shares(timeline)):
+    for said in (*_left_out(brief), *hidden_shares(timeline)):
         lines += wrap(said, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
     return lines
 
@@ -112,9 +112,9 @@ def legend(kinds: Iterable[str]) -> str:
     return "   ".join([*(f"{MARKS[kind]} {kind}" for kind in kinds), sparse])
 
 
-def _left_out(timeline: Timeline) -> list[str]:
+def _left_out(brief: list[Lane]) -> list[str]:
     """Which lanes a picture does not have, in a sentence if there are any."""
-    lanes = [title for title, _ in titled(timeline)[1]]
+    lanes = [title for title, _ in brief]
     more = f"; {len(lanes) - _MOST_LANES} more" if len(lanes) > _MOST_LANES else ""
     named = "; ".join(map(shortened, lanes[:_MOST_LANES])) + more
     return [f"Left out, as busy for less than 1 % of the time: {named}."] if lanes else []
