@@ -77,8 +77,8 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# In the figure at the top, look at the dashed line, the bus alone: `pin=True` ends near it, before
-# or behind, as both times vary. For `.cpu()` the system clears fresh memory, too:
+# In the figure at the top, look at the dashed line, the bus alone: `pin=True` ends near it. For
+# `.cpu()` the system clears fresh memory, too:
 # :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
@@ -97,16 +97,16 @@ ap.plot.show("b5_against_the_limits", large.origin)
 # %%
 # What stands in between
 # ----------------------
-# If bus and CPU worked at once, at no cost to each other, the slower would be the limit. *Both at
-# once* is a copy of each, side by side: they share the memory, and may slow each other.
+# If bus and CPU worked at once, at no cost to each other, the slower at its fastest would be the
+# limit. *Both at once* is a copy of each, side by side: they share the memory.
 
 limits_s = dict.fromkeys([COPY, FRESH, *RINGS], large.limit_s([BUS, CPU]))
 limits_s[PINNED] = large.limit_s([BUS])
 ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=PARTS, highlight=DEFAULT))
 
 # %%
-# Compare the row in bold with the grey ones. *The CPU* is one `copy_` after another; workers of a
-# ring copy several pieces at once, and may beat it. So this limit is an estimate.
+# Compare the row in bold with the grey ones. In these the CPU does one `copy_` after another; the
+# workers of a ring copy several pieces at once, and may beat both. So this limit is an estimate.
 
 SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)
@@ -144,11 +144,11 @@ ap.show(ap.compare(here.measurements, caption="16 copies of 4 MB on the host", h
 # %%
 # Now you
 # -------
-# On another machine the CPU copies at half the rate of the bus. How fast can a ring be there?
+# A CPU copies at half the rate of the bus, beside it or alone. How fast is a ring of one worker?
 #
 # .. dropdown:: A hint
 #
-#     At best both work at the same time, and at worst they take turns, if neither slows the other.
+#     At best both work at the same time, and at worst they take turns.
 #
 # .. dropdown:: An answer
 #

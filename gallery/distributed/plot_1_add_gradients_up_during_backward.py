@@ -108,16 +108,15 @@ BOOK = {"width": 4096, "layers": 16, "batch": 4096, "sizes_mib": [64, 256, 1024]
 BOOK = {"ranks": 2, "device": "cuda", **BOOK}
 gpus = ap.recorded(gradients_of_ranks, name="d1_gradients", parameters=BOOK, gpus=2)
 seen = {way: gpus.timelines[way] for way in (AFTER, BUCKETS)}
-hides = [f"{way!r} {100 * run.hidden('communication'):.0f} %" for way, run in seen.items()]
-given = {"title": "A step on two ranks", "caption": f"Look at what is hidden: {'; '.join(hides)}."}
-ap.show_timelines(seen, "d1_gradients", **given)
+ap.show_timelines(seen, "d1_gradients", title="A step on two ranks")
 
 # %%
 # Hidden is not the same as saved
 # -------------------------------
 # The last bucket can't hide, so the limit has its time (:doc:`/benchmarks`). But each message takes
 # a part of the GPU from computing. Compare *buckets* and PyTorch's `DistributedDataParallel` with
-# the row after backward: many small ones may save nothing, or cost time, a share below 0 %.
+# the row after backward: they may save nothing, or cost time, a share below 0 %. How many messages
+# are best differs by machine, so try some sizes.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))

@@ -63,10 +63,10 @@ def on_lanes(x, u, count, cpu_lane, gpu_lane):
 
 
 # %%
-# In :timeline:`plain, GPU first` and in :timeline:`lanes, CPU first` both begin together. The table
-# below a timeline may count two spans for each product of the GPU: one fills memory for it.
-#
-# `race` compares all results, times the ways beside their parts, and takes timelines.
+# In :timeline:`lanes, CPU first` both begin together. So they do in :timeline:`plain, GPU first`,
+# where the CPU's part has no name, and so no bar. The table below a timeline may count two spans
+# for each product of the GPU: one fills memory for it. `race` compares all results, times the ways
+# beside their parts, and takes timelines.
 
 
 def cpu_and_gpu(count, cpu_size, gpu_size):

@@ -62,7 +62,7 @@ def add_to(graph):
 
 # %%
 # Compare the blue bars in :timeline:`the graph`, a run of 6 × 6 tiles: both GPUs are busy at once.
-# The drawing below has 4 × 4. Look at the ten names in yellow, and bold: the longest chain.
+# The drawing below has 4 × 4. Look at the ten names in bold: the longest chain of tasks.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2

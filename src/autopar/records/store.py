@@ -55,7 +55,7 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
     if parameters is not None:
         now = json.loads(json.dumps(dict(parameters)))  # as a record has them
-        was = records[-1].parameters
+        was = max(records, key=preference).parameters
         records = [record for record in records if record.parameters == now]
         other = f"{name}.json: was measured with parameters {was}, now {now}. {again}"
         _require(records, other)
