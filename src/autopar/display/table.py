@@ -326,7 +326,8 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     counts = Counter((one.label, one.origin) for one in chosen)
     twice = [f"{label!r} of {origin!r}" for (label, origin), count in counts.items() if count > 1]
     if twice or not chosen:
-        came = f"has several with label {', '.join(twice)}" if twice else "is empty"
+        none = "is empty, as those of findings are of which a check failed"
+        came = f"has several with label {', '.join(twice)}" if twice else none
         msg = f"measurements {came}; expected one or more, each with a label of its own."
         raise ValueError(msg)
     return chosen

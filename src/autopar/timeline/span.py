@@ -166,7 +166,12 @@ class Timeline:
         return length_s(common(self._covered(of), self._covered(behind)))
 
     def hidden(self, of: str = "copy", behind: str = "compute") -> float:
-        """Share of the busy time of `of` during which `behind` ran too, from 0 to 1."""
+        """Share of the busy time of `of` during which `behind` ran too, from 0 to 1.
+
+        Raises:
+            KeyError: There is no such lane or kind, as on a CPU, where nothing is of kind `copy`.
+            ValueError: Both are the same.
+        """
         busy_s = self.busy_s(of)
         return self.overlap_s(of, behind) / busy_s if busy_s else 0.0
 
