@@ -115,8 +115,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step on two ranks")
 # -------------------------------
 # The last bucket can't hide, so the limit has its time (:doc:`/benchmarks`). But each message takes
 # a part of the GPU from computing. Compare *buckets* and PyTorch's `DistributedDataParallel` with
-# the row after backward: they may save nothing, or cost time, a share below 0 %. How many messages
-# are best differs by machine, so try some sizes.
+# the row after backward: they may save nothing, or cost time, a share below 0 %.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))

@@ -21,7 +21,7 @@ from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
-_CHAIN = 0.8  # of all work; what is left to gain is less than lanes cost that share out threads
+_CHAIN = 0.8  # of all work: several lanes could save a fifth at most, and share out the threads
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"

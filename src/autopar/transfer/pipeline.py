@@ -74,8 +74,8 @@ class CopyPipeline:
         slot_bytes: The size that a slot really has.
 
     Raises:
-        ValueError: The device is not on this machine, or there are no slots, no bytes in them or
-            no threads.
+        ValueError: The device is not on this machine, or there are no slots or far too many, no
+            bytes in them or no threads.
 
     >>> import torch
     >>> import autopar as ap
