@@ -1,7 +1,7 @@
 """Freshness: pages run again when the package, its records, torch or the machine change.
 
-sphinx-gallery and jupyter-cache look at a page's own code only, and would keep showing what
-an older package printed.
+Sphinx and sphinx-gallery look at a page's own text only, and would keep showing what an older
+package printed.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from jupyter_cache import get_cache
 from sphinx.util import logging
 
 from autopar.machine import describe
@@ -69,11 +68,6 @@ def forget_stale_pages(app, config) -> None:
     last.write_text(now)
 
 
-def make_cache(app, config) -> None:
-    """Make the notebooks' cache before pages are read in parallel: only one process may make it."""
-    assert get_cache(config.nb_execution_cache_path).db
-
-
 def spread(app, env, docnames) -> None:
     """Spread pages over processes: neighbours go to one, and most pages that run are neighbours."""
     docnames[:] = [page for first in range(_STRIDE) for page in docnames[first::_STRIDE]]
@@ -83,6 +77,5 @@ def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
     app.connect("config-inited", look_at_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
-    app.connect("config-inited", make_cache, priority=900)  # once all have set their options
     app.connect("env-before-read-docs", spread)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
