@@ -17,7 +17,6 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # its models warn of sizes that 
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
 from addresses import CHECKOUT_LINES, INSTALL_LINES, PUBLISHED, REPOSITORY, SITE  # noqa: E402
-from freshness import stamp  # noqa: E402
 from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402

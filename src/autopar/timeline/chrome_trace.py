@@ -52,28 +52,30 @@ def trace_bytes(timeline: Timeline) -> bytes:
     ]
     lanes = [(lane, row) for lane in rows for row in range(len(rows[lane]))]
     threads = {lane_row: tid for tid, lane_row in enumerate(lanes, start=_FIRST_THREAD)}
-    events = [OWN_MARK]
+    marks = [OWN_MARK]
     for (lane, _), tid in threads.items():
-        events.append(_metadata("thread_name", tid, {"name": lane}))
+        marks.append(_metadata("thread_name", tid, {"name": lane}))
         # Some viewers sort by name without it, and lanes move between two traces of one program.
-        events.append(_metadata("thread_sort_index", tid, {"sort_index": tid}))
+        marks.append(_metadata("thread_sort_index", tid, {"sort_index": tid}))
+    origin = {"origin": timeline.origin, "alignment_error_s": timeline.alignment_error_s}
+    named = {
+        (name, kind): f'{{"name":{_json(name)},"cat":{_json(kind)},"ph":"X","ts":'
+        for name, kind in {(span.name, span.kind) for span in timeline.spans}
+    }
+    events = [_json(mark) for mark in marks]
     events += [
-        {
-            "name": span.name,
-            "cat": span.kind,
-            "ph": "X",
-            "ts": start / 1e3,
-            "dur": (end - start) / 1e3,
-            "pid": _PROCESS,
-            "tid": threads[span.lane, row],
-        }
+        f'{named[span.name, span.kind]}{start / 1e3},"dur":{(end - start) / 1e3},'
+        f'"pid":{_PROCESS},"tid":{threads[span.lane, row]}}}'
         for start, end, span, row in placed
     ]
-    origin = {"origin": timeline.origin, "alignment_error_s": timeline.alignment_error_s}
-    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": origin}
-    # Viewers show escapes as they stand, so there are few.
-    text = json.dumps(trace, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    around = f'"displayTimeUnit":"ms","otherData":{_json(origin)}'
+    text = f'{{"traceEvents":[{",".join(events)}],{around}}}'
     return text.encode(errors="replace")
+
+
+def _json(value: object) -> str:
+    # Viewers show escapes as they stand, so there are few.
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _row(rows: list[list[int]], start: int, end: int) -> int:

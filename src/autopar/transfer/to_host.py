@@ -56,6 +56,7 @@ class ToHostParcels(Parcels):
         super().__init__(f"{verb} from {ring.stream.device}", ring, source, given)
         self._maps = verb == "map"
         self._out = out
+        self._direct = False  # whether the last tensor of `out` was pinned
         self._taken: list[tuple[int, int, str]] = []  # memory of `out`'s, by address, under way
         self._pin = pin
         self._memory = memory
@@ -96,16 +97,16 @@ class ToHostParcels(Parcels):
                 self._make_here(group)
 
     def _make_here(self, group: list[torch.Tensor]) -> None:
-        alike = are_alike(group, self._stream.device)
-        tensors, targets = self._taken_of(group, alike)
+        device = self._stream.device
+        block = None if self._direct or len(group) == 1 else stacked(group, device)
+        tensors, targets = self._taken_of(group, block is not None or are_alike(group, device))
         if not tensors:
             return
-        direct = bool(targets) and self._stream.is_pinned(targets[0])
-        block = stacked(tensors) if alike and len(tensors) > 1 and not direct else None
-        if block is not None:
-            self._make_of([block], tensors, targets)
-        elif direct or len(tensors) == 1:
+        self._direct = bool(targets) and self._stream.is_pinned(targets[0])
+        if self._direct or len(tensors) == 1:
             self._make_of([Block(tensor, [0]) for tensor in tensors], tensors, targets)
+        elif block is not None and len(tensors) == len(group):
+            self._make_of([block], tensors, targets)
         else:
             sizes = [tensor.nbytes for tensor in tensors]
             found = packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes)
