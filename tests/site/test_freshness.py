@@ -59,11 +59,6 @@ def test_pages_are_made_anew_for_another_stamp_or_script_and_only_then(
     assert [kept("later"), kept("later")] == [False, True]
 
 
-def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshness, tmp_path):
-    freshness.make_cache(None, SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache")))
-    assert list((tmp_path / "cache").glob("*.db"))
-
-
 def test_a_checkout_of_no_published_repository_is_told_from_others(
     extension, monkeypatch, tmp_path
 ):
