@@ -113,7 +113,7 @@ def test_names_can_be_matched_whatever_characters_they_have(said: Said, tmp_path
     data = json.loads(said(path, "--range", name, "--json", "-"))["traces"][0]
     assert data["range"] == name
     (idle,) = (finding for finding in data["findings"] if finding["cause"] == "elsewhere")
-    assert [it[0] for it in idle["evidence"]] == [name, "GPU 0 idle", name]
+    assert [it[0] for it in idle["evidence"]] == [name, "GPU 0 idle"]
     for shown in (said(path), said(path, "--list-ranges"), said(path, "--range", name)):
         assert "two lines\ufffd[31m" in shown
         assert not {*name} & {*shown} - {*"two lines[31m\n"}
@@ -199,7 +199,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     for share in ("5%", "0%", "0"):
         assert "which is under" not in said(file, "--fail-under", share)
     data = json.loads(said(file, "--json", "-"))
-    assert (data["format"], data["version"]) == ("autopar timeline", 6)
+    assert (data["format"], data["version"]) == ("autopar timeline", 7)
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
         with pytest.raises(SystemExit, match="2"):
             main(["timeline", str(file), *option])

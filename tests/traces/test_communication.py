@@ -25,9 +25,10 @@ def test_libraries_are_known_by_the_names_of_their_kernels(sort: str, name: str)
 
 def test_the_collective_says_more_than_the_kernel() -> None:
     message = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    assert ends_together(message, "all_to_allv")
-    assert not ends_together(message, "send")
-    assert not ends_together("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", "broadcast")
+    for name in ("all_to_allv", "barrier", "reduce_scatter_tensor_coalesced", "all_gather"):
+        assert ends_together(message, name)
+    for name in ("send", "recv", "broadcast", "reduce", "gather"):
+        assert not ends_together("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", name)
 
 
 def test_a_name_of_any_length_is_looked_at_in_no_time() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from trace_builder import costs, parsed
 
-from autopar.traces.causes import CAUSES
 from autopar.traces.command import as_page, as_text, comparison
+from autopar.traces.findings import CAUSES
 from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 

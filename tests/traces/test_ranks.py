@@ -11,10 +11,10 @@ import pytest
 from trace_builder import MS, Activity, kernel, trace, work_of
 
 from autopar.timeline.intervals import length_s
-from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
+from autopar.traces.ranks import Ranks, compare_ranks, gpus_of, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import Report
-from autopar.traces.utilization import view_of
+from autopar.traces.utilization import View
 
 _TRACES = Path(__file__).parents[1] / "trace_data"
 _KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -56,7 +56,8 @@ def calls(
 
 
 def compared(*works: Sequence[Activity]) -> Ranks | None:
-    return compare_ranks({f"rank {i}": trace(*work) for i, work in enumerate(works)})
+    views = {f"rank {i}": View(trace(*work)) for i, work in enumerate(works)}
+    return compare_ranks(gpus_of(views))
 
 
 def certain(*works: Sequence[Activity]) -> Ranks:
@@ -72,7 +73,7 @@ def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
     assert {work.collective for work in work_of(traces["rank1"])} == {
         *("", "allreduce of group 0, ranks [0, 1]")
     }
-    ranks = compare_ranks(traces)
+    ranks = compare_ranks(gpus_of({name: View(one) for name, one in traces.items()}))
     assert ranks is not None
     assert ranks.offsets_s["rank0"] == 0
     assert 0 < abs(ranks.offsets_s["rank1"]) < 1e-5
@@ -186,13 +187,16 @@ def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
 def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
     rows = "allreduce of group 1, ranks [0, 1]", "allreduce of group 1, ranks [2, 3]"
     columns = "_reduce_scatter_base of group 2, ranks [0, 2]"
-    clocks_ms = (0, 30, -500, 4)
+    clocks_ms = (0, 7.2e6, -1234.5, 4)  # two hours late, a second early
     first = calls(begun(ranks=2, seed=1), of=rows[0], clocks_ms=clocks_ms[:2])
     second = calls(begun(ranks=2, seed=2), of=rows[1], clocks_ms=clocks_ms[2:])
     # Beside them, on another stream, so that each rank has its own order.
     both = calls(begun(ranks=2, seed=3), of=columns, clocks_ms=clocks_ms[::2], stream="24")
     ranks = certain(first[0] + both[0], first[1], second[0] + both[1], second[1])
-    assert len(ranks.matched) == 3
+    matched = {group.ranks: group.starts_s for group in ranks.matched}
+    assert len(matched) == 3
+    rows_s = begun(ranks=2, seed=1) * MS
+    assert matched["rank 0", "rank 1"] == pytest.approx(rows_s, abs=2e-6)
     assert list(ranks.offsets_s.values()) == pytest.approx(
         [-clock_ms * MS for clock_ms in clocks_ms], abs=3e-6
     )
@@ -205,10 +209,10 @@ def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
 def test_each_gpu_of_a_trace_is_a_rank() -> None:
     first, second = calls(begun(ranks=2, late={1: 0.2}), of="")
     one = trace(*first, *(replace(work, gpu="GPU 1") for work in second))
-    ranks = compare_ranks({"node": one})
+    ranks = compare_ranks(gpus := gpus_of({"node": View(one)}))
     assert ranks is not None
     assert ranks.stragglers == ("node GPU 1",)
-    _, table = side_by_side(ranks, {"node": view_of(one).usages})
+    _, table = side_by_side(ranks, gpus)
     assert [row[0] for row in table.rows] == ["node GPU 0", "node GPU 1"]
     assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20"]
 
@@ -217,19 +221,6 @@ def test_a_thousand_ranks() -> None:
     ranks = certain(*calls(begun(ranks=1000, late={777: 0.5})))
     assert ranks.stragglers == ("rank 777",)
     assert len(ranks.offsets_s) == 1000
-
-
-def test_clocks_are_found_again_and_a_straggler_is_named_and_its_twin_is_not() -> None:
-    clocks_ms = (0.0, 7e6, -1234.5)  # two hours late, a second early
-    for late, stragglers in (({1: 0.4}, ("rank 1",)), ({}, ())):
-        ranks = certain(*calls(begun(late=late), clocks_ms=clocks_ms))
-        offsets_ms = [offset_s / MS for offset_s in ranks.offsets_s.values()]
-        assert offsets_ms == pytest.approx([-clock_ms for clock_ms in clocks_ms], abs=1e-3)
-        assert ranks.error_s <= 2e-6
-        assert ranks.matched[0].ranks == ("rank 0", "rank 1", "rank 2")
-        assert ranks.matched[0].starts_s == pytest.approx(begun(late=late) * MS, abs=1e-6)
-        assert ranks.stragglers == stragglers
-    assert sum(rank.came_last for rank in ranks.of.values()) <= 20
 
 
 def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
@@ -264,11 +255,10 @@ def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
 
 
 def test_only_what_ends_together_is_matched_by_its_collective_or_its_kernel() -> None:
-    for which in ("broadcast", "reduce", "send", "recv", "gather"):
-        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is None
+    for which, is_matched in (("gather", False), ("all_gather", True)):
+        of_group = f"{which} of group 0, ranks [0, 1, 2]"
+        assert (compared(*calls(begun(), of=of_group)) is not None) is is_matched
     assert compared(*calls(begun(), of="", name="ncclDevKernel_Broadcast_RING_LL()")) is None
-    for which in ("barrier", "all_to_allv", "reduce_scatter_tensor_coalesced", "all_gather"):
-        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is not None
     ranks = certain(*calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9)))
     assert (ranks.stragglers, len(ranks.matched[0].starts_s)) == (("rank 2",), 20)
 
@@ -279,14 +269,15 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     products.append(kernel(200, 210))
     traces = {f"rank {i}": trace(*work, *products) for i, work in enumerate(works)}
     traces["rank 3"] = replace(trace(*works[0]), doubts={"GPU 0": "It has no say."})
-    ranks, reports = compare_ranks(traces), {n: Report(t, name=n) for n, t in traces.items()}
+    reports = {name: Report(one, name=name) for name, one in traces.items()}
+    gpus = gpus_of({name: report.view for name, report in reports.items()})
+    ranks = compare_ranks(gpus)
     assert ranks is not None
-    usages = {name: report.view.usages for name, report in reports.items()}
-    verdict, table = side_by_side(ranks, usages)
+    verdict, table = side_by_side(ranks, gpus)
     assert " ".join(table.headers).endswith("communication exposed waiting idle came last")
     assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 2"]
     assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20", "0 of 20"]
-    (gpu,) = usages["rank 0"]
+    gpu, _ = gpus["rank 0"]
     communication_ms, exposed_ms, idle_ms = (float(table.rows[0][i].split()[0]) for i in (3, 4, 6))
     assert communication_ms == pytest.approx(length_s(gpu.when("communication")) / MS, abs=0.1)
     hidden_ms = gpu.hidden_s("communication") / MS
@@ -302,13 +293,12 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     finding = next(f for f in reports["rank 0"].findings if f.cause == "communication")
     assert finding.cost_s == pytest.approx(20 * _OWN_MS * MS, abs=3e-5)
     assert "more were waiting for other ranks" in finding.why
-    verdict, table = side_by_side(None, usages)
+    verdict, table = side_by_side(None, gpus)
     assert all((row[5], row[7]) == ("-", "-") for row in table.rows)
     assert "who waited for whom is not known" in verdict
-    assert side_by_side(None, {"rank 0": usages["rank 0"]}) == []
+    assert side_by_side(None, {"rank 0": gpus["rank 0"]}) == []
     together = calls(begun(ranks=1) + np.array([0, 0.0005]))
     for works in (calls(begun()), together, [[kernel(0, 1)]] * 2):
-        traces = {f"rank {i}": trace(*work) for i, work in enumerate(works)}
-        usages = {name: view_of(one).usages for name, one in traces.items()}
-        said = side_by_side(compare_ranks(traces), usages)
+        gpus = gpus_of({f"rank {i}": View(trace(*work)) for i, work in enumerate(works)})
+        said = side_by_side(compare_ranks(gpus), gpus)
         assert len(said) == 1, "by chance, by the clocks' error or for nothing: nobody waited"

@@ -12,7 +12,7 @@ from trace_builder import MS, Activity, parsed, trace, work_of
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.report import Report
-from autopar.traces.utilization import OTHER_LANES, view_of
+from autopar.traces.utilization import OTHER_LANES, View
 
 
 def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies() -> None:
@@ -22,7 +22,7 @@ def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies() ->
         ("kernel 0..4; communication 0..9 stream=20; copy 4..9 way=within", "compute", 4),
         ("communication 0..9", "compute", 0),
     ):
-        (usage,) = view_of(parsed(text)).usages
+        (usage,) = View(parsed(text)).usages
         assert usage.bound == (resource, pytest.approx(bound_ms * MS))
     assert usage.hidden_s("copy") == 0
 
@@ -32,52 +32,52 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
         "range step 0..2; range step 10..12; range other 4..5;"
         "kernel 1..4 by 0.5; kernel 5..6 by 4.5; kernel 9..11 by 8; kernel 11.5..12 by 11"
     )
-    view = view_of(of, "step")
+    view = View(of, "step")
     assert [round(span.end_s / MS) for span in view.occurrences.spans()] == [4, 12]
     assert (view.window / MS).ravel().tolist() == pytest.approx([0, 4, 10, 12])
     (usage,) = view.usages
     assert usage.work.times_s / MS == pytest.approx(np.array([(1, 4), (10, 11), (11.5, 12)]))
     assert length_s(usage.idle) == pytest.approx(1.5 * MS)
     assert view.start_s == 0
-    every = view_of(of, "*t*e?").occurrences
+    every = View(of, "*t*e?").occurrences
     assert [span.name for span in every.spans()] == ["step", "other", "step"]
-    view = view_of(parsed("copy 0..4; copy 5..6; range r 2..8"), "r")
+    view = View(parsed("copy 0..4; copy 5..6; range r 2..8"), "r")
     sizes = [work.size_bytes for work in work_of(view.trace)]
     assert sizes == [None, 1_000_000], "nobody knows how much a part of a copy moved"
     with pytest.raises(ValueError, match=r"no range 'stp'; its ranges are: 'other', 'step'"):
-        view_of(of, "stp")
+        View(of, "stp")
 
 
 def test_the_window_goes_on_while_the_host_is_recorded() -> None:
     host = "call cudaFree -2..-1; operator mm 5..6"
-    assert (view_of(parsed(f"kernel 0..4; {host}")).window / MS).tolist() == [[-2, 6]]
-    assert (view_of(parsed("kernel 0..4")).window / MS).tolist() == [[0, 4]]
-    assert (view_of(parsed(host)).window / MS).tolist() == [[-2, 6]]
-    assert view_of(parsed(host)).usages == view_of(trace()).usages == ()
+    assert (View(parsed(f"kernel 0..4; {host}")).window / MS).tolist() == [[-2, 6]]
+    assert (View(parsed("kernel 0..4")).window / MS).tolist() == [[0, 4]]
+    assert (View(parsed(host)).window / MS).tolist() == [[-2, 6]]
+    assert View(parsed(host)).usages == View(trace()).usages == []
 
 
 def test_one_gpu_alone() -> None:
     several = parsed("; ".join(f"kernel {i}..{i + 1} gpu=rank_{i}_GPU_{i % 2}" for i in range(4)))
     for name, there in (("rank 2 GPU 0", [2]), ("1", [1, 3]), ("rank [01]*", [0, 1])):
-        view = view_of(several, gpu=name)
+        view = View(several, gpu=name)
         assert [usage.name for usage in view.usages] == [f"rank {i} GPU {i % 2}" for i in there]
     with pytest.raises(ValueError, match="no GPU '7'; its GPUs are: rank 0 GPU 0, rank 1"):
-        view_of(several, gpu="7")
+        View(several, gpu="7")
     mixed = parsed("kernel 0..1 gpu=; kernel 0..1 gpu=10; kernel 0..1 gpu=9; kernel 0..1")
-    names = [usage.name for usage in view_of(mixed).usages]
+    names = [usage.name for usage in View(mixed).usages]
     assert names == ["GPU 0", "GPU 9", "GPU 10", OTHER_LANES]
 
 
 def test_nothing_is_said_of_what_is_in_doubt() -> None:
     doubtful = replace(parsed("kernel 0..4; kernel -99..99 gpu=1"), doubts={"GPU 1": "Late."})
-    view = view_of(doubtful)
+    view = View(doubtful)
     assert [usage.name for usage in view.usages] == ["GPU 0"]
     assert length_s(view.window) == pytest.approx(4 * MS), "the other's times have no part in it"
     host = replace(parsed("kernel 0..1 by 0; range r 0..1"), doubts={"host": "Late."})
-    assert len(view_of(host).trace.host) == 0
-    assert work_of(view_of(host).trace)[0].launch is None
+    assert len(View(host).trace.host) == 0
+    assert work_of(View(host).trace)[0].launch is None
     with pytest.raises(ValueError, match=r"none\. Late\."):
-        view_of(host, "r")
+        View(host, "r")
 
 
 def test_what_a_cut_file_lacks_is_no_idle_time() -> None:
@@ -88,8 +88,8 @@ def test_what_a_cut_file_lacks_is_no_idle_time() -> None:
         report = Report(seen, name="t")
         assert report.window_s == pytest.approx(last_s * MS)
         assert {*report.figures["GPU 1"]["idle_by_cause_s"]} == causes
-    assert len(view_of(cut, "step").occurrences) == len(view_of(cut).ranges) == 1
-    assert length_s(view_of(cut, gpu="1").window) == pytest.approx(4 * MS)
+    assert len(View(cut, "step").occurrences) == len(View(cut).ranges) == 1
+    assert length_s(View(cut, gpu="1").window) == pytest.approx(4 * MS)
 
 
 _TIMES = st.builds(
@@ -110,7 +110,7 @@ def test_figures_against_brute_force(texts: list[str]) -> None:
 
     work = work_of(of := parsed("; ".join(texts)))
     window = set(range(min(when(work)), max(when(work)) + 1))
-    for usage in view_of(of).usages:
+    for usage in View(of).usages:
         mine = [a for a in work if a.gpu == usage.name]
         compute = when([a for a in mine if a.span.kind == "compute"])
         for kind in usage.sorts:

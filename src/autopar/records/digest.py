@@ -25,7 +25,7 @@ _SHOWS = (  # folders and files that measure nothing
     *("__main__.py", "display/", "recorded/", "graph/audit.py"),
     *(f"records/{name}.py" for name in ("claim", "digest", "experiment", "gallery")),
     *(f"records/{name}.py" for name in ("provenance", "store")),
-    *(f"traces/{name}.py" for name in ("causes", "command", "findings", "idle", "report")),
+    *(f"traces/{name}.py" for name in ("command", "findings", "idle", "report")),
     "traces/utilization.py",
 )
 

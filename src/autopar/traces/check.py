@@ -43,19 +43,12 @@ _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
 
 def evidence_of(
-    rows: Rows,
-    handed: Mapping[str, str] = MappingProxyType({}),
-    in_order: Collection[str] = (),
+    rows: Rows, handed: Mapping[str, str] = MappingProxyType({}), in_order: Collection[str] = ()
 ) -> Trace:
     """What records say, in seconds; those that can't be right are left out or cut, and counted.
 
-    A GPU is in doubt where they may be more than a hundredth of its busy time.
-
-    Args:
-        rows: What GPUs and threads did, with all of PyTorch's operators.
-        handed: Thread -> the one that it works for.
-        in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
-            they can, by design: a kernel may be launched before the one that it depends on ends.
+    A GPU is in doubt where they may be more than a hundredth of its busy time. Kernels of a stream
+    can't overlap on GPUs that are `in_order`; from compute capability 9 on they can, by design.
     """
     records, wrong, harms_s, zero_us = _timed(rows)
     is_host = records.where(lambda tag: tag.place == HOST)
@@ -72,7 +65,7 @@ def evidence_of(
     overlaps_s, spoilt_s = _overlaps(work, is_node[~is_stray], in_order)
     is_cut = overlaps_s > 0
     wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, spoilt_s[is_cut]
-    times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
+    times_s = work.times_s + overlaps_s[:, None] * (1, 0)
     sizes_bytes = np.where(is_cut, UNKNOWN, work.sizes_bytes)
     work = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
     work = work[work.lengths_s > 0].sorted()
@@ -115,11 +108,8 @@ def whole_number(value: object) -> int:
 
 @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
 def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
-    """Records by start, what is wrong with their times or places, and how much harm that may do.
-
-    Times count from the last number, in microseconds.
-    """
-    starts_us, lengths_us = rows.times_us.T
+    """Records by start, what is wrong with each and the harm that may do, and when zero is."""
+    starts_us, lengths_us = np.reshape(rows.times_us, (-1, 2)).T
     known_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
     middle_us = float(np.median(known_us)) if len(known_us) else 0.0
     most_us = float(np.quantile(np.abs(known_us - middle_us), _MOST)) if len(known_us) else 0.0
@@ -127,17 +117,15 @@ def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
     # From whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
     zero_us = middle_us // 1e9 * 1e9
     records = rows.records(zero_us)
-    # A call may be too short for its clock; a kernel is not.
     is_host = records.where(lambda tag: tag.place == HOST)
-    is_timed = (lengths_us > 0) | (is_host & (lengths_us == 0))
-    is_timed &= starts_us >= 0
-    # So written that NaN is neither near nor short.
-    is_timed &= (np.abs(starts_us - middle_us) < far_us) & (lengths_us < LONGEST_US)
-    has_place = records.where(lambda tag: tag.place == HOST or bool(tag.gpu and tag.stream))
+    # A call may be too short for its clock; a kernel is not. NaN is neither from zero on nor near.
+    is_sized = (lengths_us >= 0) & (lengths_us < LONGEST_US)
+    is_timed = is_sized & (is_host | (lengths_us > 0))
+    is_timed &= (starts_us >= 0) & (np.abs(starts_us - middle_us) < far_us)
+    has_place = is_host | records.where(lambda tag: bool(tag.gpu and tag.stream))
     wrong = np.where(is_timed, np.where(has_place, UNKNOWN, _NO_PLACE), _NO_TIME)
     good_us = lengths_us[is_timed & ~is_host]
     usual_us = float(np.median(good_us)) if len(good_us) else 0.0
-    is_sized = (lengths_us >= 0) & (lengths_us < LONGEST_US)
     harms_us = np.maximum(np.where(is_sized, lengths_us, usual_us), 1e6 * _TOLERANCE_S)
     order = np.lexsort((-records.times_s[:, 1], records.times_s[:, 0]))
     return records[order], wrong[order], harms_us[order] / 1e6, zero_us
@@ -158,7 +146,7 @@ def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
     """Work with the places of its launches among the host's records.
 
     Also whether each may be a node of a CUDA graph, as what was launched before the recording may;
-    and by how much its launch is ahead of it in the wrong direction, NaN if it has none.
+    and by how much it is ahead of its launch, NaN if it has none.
     """
     # Of a call of the runtime and the one of the driver that it makes, the first.
     calls = np.flatnonzero(host.where(lambda tag: tag.kind == "call") & (host.launches != UNKNOWN))
@@ -218,24 +206,23 @@ def _judged(
     nowhere = by_place.pop("", np.array([], dtype=np.int64))  # may be of any GPU
     if not len(work) and len(nowhere):
         by_place["GPUs"] = nowhere
-    busy = work.sets(lambda tag: tag.gpu)
+    busy_s = {gpu: length_s(when) for gpu, when in work.sets(lambda tag: tag.gpu).items()}
     doubts: dict[str, str] = {}
     warnings: list[str] = []
     for place, places in sorted(by_place.items()):
+        places = places if place == HOST else np.union1d(places, nowhere)
         bad = places[wrong[places] != UNKNOWN]
-        count, share = len(places), len(bad) / len(places)
-        if place != HOST:  # of which one wait may be longer than all else
-            bad = np.unique(np.append(bad, nowhere))
-            count = len(np.union1d(places, nowhere))
-            share = float(harms_s[bad].sum()) / (length_s(busy[place]) if place in busy else 1e-9)
         if not len(bad):
             continue
+        # Of the host one wait may be longer than all else.
+        counted, harm_s = len(bad) / len(places), float(harms_s[bad].sum())
+        share = counted if place == HOST else harm_s / busy_s.get(place, 1e-9)
         tag, (start_s, end_s) = records.tags[records.tagged[bad[0]]], records.times_s[bad[0]]
         start_us, length_us = 1e6 * float(start_s) + zero_us, 1e6 * float(end_s - start_s)
         is_doubtful = share > _MOST_HARM
         size = f", {100 * share:.1f} % of what it did" if share <= 1 else ""
         words = (
-            f"{len(bad):,} of {count:,} records of {place} can't be right{size}"
+            f"{len(bad):,} of {len(places):,} records of {place} can't be right{size}"
             f"{'' if is_doubtful else ': they were left out or cut short'}. The first: the record "
             f"of {what(tag.name)} on {tag.place or 'a GPU'} starts at {round(start_us, 3)} µs and "
             f"takes {round(length_us, 3)} µs, {_WHY[wrong[bad[0]]]}."

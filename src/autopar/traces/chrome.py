@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import json
 import re
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +17,6 @@ from autopar.display.format import printable, shortened
 from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
 from autopar.traces.check import LATEST_US, LONGEST_US, evidence_of, number, whole_number, work_tag
-from autopar.traces.event_text import EventText
 from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _WORK = "work"
@@ -41,6 +44,11 @@ _MOST_NAMED, _LONGEST = 5, 40  # categories in a message, and characters of each
 _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
+_BEGIN = re.compile(r'\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)  # up to the first event
+_BEGUN = re.compile(r"\s*(?:[\[{]|$)")  # what may become a match of it
+_BETWEEN = re.compile(r"[\s,]*")  # two events
+_SHOWN = 20  # characters of what is no trace
+_PIECE = 1 << 20  # characters to decode at a time
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
     "Nsight Systems, or a file of autopar.write_trace. Unpack all else first."
@@ -51,13 +59,12 @@ Event = Mapping[str, Any]
 
 def read_text(pieces: Iterator[str]) -> Trace:
     """What the text of a Chrome trace says, up to its first damage."""
-    text, events = EventText(pieces), Events()
-    header = text.decode(events.take)
-    if header is None:
+    events = Events(text := EventText(pieces))
+    if text.header is None:
         msg = f"{text.damage}. {_EXPECTED}"
         raise TraceError(msg)
     try:
-        trace = events.trace(header)
+        trace = events.trace(text.header)
     except TraceError as error:
         nothing = f"{text.damage}, and nothing before that can be used. Export it again."
         raise TraceError(nothing if text.damage else str(error)) from None
@@ -65,6 +72,72 @@ def read_text(pieces: Iterator[str]) -> Trace:
         return trace
     cut = f"The file is damaged: {text.damage}. All figures are of what comes before."
     return replace(trace, warnings=(cut, *trace.warnings), is_cut=True)
+
+
+class EventText:
+    """A JSON text of which no more than a piece is kept: large traces would take gigabytes."""
+
+    def __init__(self, pieces: Iterator[str]) -> None:
+        self._pieces, self._text, self._at, self._before = pieces, "", 0, 0
+        self.damage = ""  # what ended the reading too early
+        self.header: Event | None = None  # what stands beside the events, once these are taken
+
+    def __iter__(self) -> Iterator[Any]:
+        """The events; of what is no trace there are none, and no header."""
+        while not (begin := _BEGIN.match(self._text)):
+            if not (_BEGUN.match(self._text) and self._more()):
+                begins = f"it begins with {self._text[:_SHOWN]!r} and has no list of traceEvents"
+                self.damage = self.damage or begins
+                return
+        self._at, rests = begin.end(), ["]}", "]"]
+        with self._noting_damage():
+            yield from self._events()
+            while self._more():
+                pass
+            rests.insert(0, self._text)
+        self.header = {}
+        for rest in rests:
+            with self._noting_damage():
+                whole = json.loads(begin[0] + rest, strict=False)
+                self.header = whole if isinstance(whole, dict) else {}
+                return
+
+    def _events(self) -> Iterator[Any]:
+        """What comes before the end of the list, of which the text then begins."""
+        decode = json.JSONDecoder(strict=False).raw_decode
+        while True:
+            self._at += len(_BETWEEN.match(self._text, self._at)[0])  # type: ignore[index]
+            try:
+                event, self._at = decode(self._text, self._at)
+            except json.JSONDecodeError:
+                if self._text.startswith("]", self._at):
+                    return
+                if not self._more():
+                    raise
+            else:
+                yield event
+
+    @contextlib.contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RecursionError):
+            where = f"after {self._before + self._at:,} characters"
+            self.damage = self.damage or f"it ends early or is not JSON {where}"
+
+    def _more(self) -> bool:
+        """Take in as much again as is left, so that no text is decoded many times; if there is."""
+        self._before += self._at
+        pieces, self._at = [self._text[self._at :]], 0
+        wanted = max(_PIECE, len(pieces[0]))
+        try:
+            while wanted > 0 and (piece := next(self._pieces, "")):
+                pieces.append(piece)
+                wanted -= len(piece)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            self.damage = f"it can't be unpacked to its end ({error})"
+        self._text = "".join(pieces)
+        return len(pieces) > 1
 
 
 class Events:
@@ -78,9 +151,9 @@ class Events:
         self._forward: dict[str, str] = {}  # arrows of autograd that have not ended
         self._handed: dict[str, set[str]] = {}  # thread -> those that it works for
         for event in events:
-            self.take(event)
+            self._take(event)
 
-    def take(self, event: Any) -> None:
+    def _take(self, event: Any) -> None:
         """Add an event, or count it if it can't be understood."""
         if type(event) is not dict:
             event = {}
@@ -111,13 +184,10 @@ class Events:
             collective = _collective(arguments) if "Collective name" in arguments else ""
             key: tuple[Any, ...] = (name, category, device, stream, collective)
             self._rows.add(key, _work, times_us, launch, whole_number(arguments.get("bytes")))
-        elif category != "overhead":
-            pid, tid = event.get("pid"), event.get("tid")
-            if not type(pid) is type(tid) is int:
-                pid, tid = str(pid), str(tid)
-            self._rows.add((kind, name, pid, tid), _done, times_us, launch)
+        elif kind != "profiler":
+            self._rows.add((kind, name, _thread(event)), _done, times_us, launch)
         elif name in _PROFILERS:
-            self._rows.add(("profiler", name, "", ""), _done, times_us)
+            self._rows.add((kind, name, _thread({"pid": "", "tid": ""})), _done, times_us)
 
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
@@ -158,7 +228,7 @@ class Events:
 
     def _hand_over(self, event: Event) -> None:
         """An arrow of autograd, from an operator to the one that computes its gradient."""
-        thread, id_ = _thread(event.get("pid"), event.get("tid")), str(event.get("id"))
+        thread, id_ = _thread(event), str(event.get("id"))
         if event.get("ph") == "s":
             self._forward[id_] = thread
         elif event.get("ph") == "f" and self._forward.get(id_, thread) != thread:
@@ -172,18 +242,18 @@ class Events:
 
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
+        for i, tag in enumerate(self._rows.tags):
+            thread = tag.lane.partition(" thread ")[2]
+            lane = self._lanes.get(thread) or f"thread {thread}"
+            gpu = _GPU.match(lane) if tag.kind != "range" else None
+            tag = tag._replace(lane=lane, gpu=gpu[0] if gpu else "")
+            self._rows.tags[i] = tag.encodable()
         records = self._rows.records()
         starts_s, ends_s = records.times_s.T
         is_timed = (starts_s >= 0) & (ends_s >= starts_s) & (ends_s < LATEST_US / 1e6)
         for place in records.tagged[~is_timed].tolist():
             self._others[f"{records.tags[place].kind} without a time"] += 1
-        tags = []
-        for tag in records.tags:
-            thread = tag.lane.partition(" thread ")[2]
-            lane = self._lanes.get(thread) or f"thread {thread}"
-            gpu = _GPU.match(lane) if tag.kind != "range" else None
-            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else "").encodable())
-        records = replace(records, tags=tuple(tags))[is_timed].sorted()
+        records = records[is_timed].sorted()
         about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
         return Trace(
@@ -201,20 +271,17 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def _thread(pid: object, tid: object) -> str:
-    return f"process {pid!s:.40} thread {tid!s:.40}"
+def _thread(event: Event) -> str:
+    return f"process {event.get('pid')!s:.40} thread {event.get('tid')!s:.40}"
 
 
-def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
+def _done(kind: str, name: str, thread: str) -> Tag:
     """What a thread did; a name from `annotate` with all its characters."""
-    if kind == "range":
-        name = _GARBLED.sub(_character, name)
-    return Tag(name, _thread(pid, tid), kind)
 
+    def character(code: re.Match[str]) -> str:
+        return chr(int(code[1])) if int(code[1]) <= sys.maxunicode else code[0]
 
-def _character(code: re.Match[str]) -> str:
-    number = int(code[1])
-    return chr(number) if number <= sys.maxunicode else code[0]
+    return Tag(_GARBLED.sub(character, name) if kind == "range" else name, thread, kind)
 
 
 def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:

@@ -18,20 +18,20 @@ from autopar.display.format import format_seconds, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
-from autopar.traces.causes import CAUSES
-from autopar.traces.findings import HIDEABLE, LEAST_SHARE
-from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
+from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE
+from autopar.traces.ranks import Ranks, compare_ranks, gpus_of, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section
 from autopar.traces.trace import TraceError
 
-VERSION = 6  # of the JSON; changed when what was there goes or means something else
+VERSION = 7  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
 _CODE = re.compile("`([^`]+)`")
+_ADDRESS = re.compile(r"https://autopar\S+")
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
@@ -55,23 +55,23 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     Returns the text to print and the exit status: 0, 1 if nothing could be analysed or a file that
     was named could not be read, or not be held to a bound, 3 if a GPU is too far from its bound.
     """
-    paths = _paths(files)
-    _require_own_files(options.outputs, [*paths, *([options.compare] if options.compare else [])])
-    others = [*options.outputs, *["fail-under"] * (options.fail_under is not None)]
+    paths, outputs = _paths(files), options.outputs
+    _require_own_files(outputs, [*paths, *([options.compare] if options.compare else [])])
+    others = [*outputs, *["fail-under"] * (options.fail_under is not None)]
     if options.list_ranges and others:
         msg = f"--list-ranges only prints; got --{others[0]}. Leave one out."
         raise ValueError(msg)
     reports, errors = _reports(paths, files, options)
-    left_out = [str(error) for error in errors.values()]
+    left_out = [Section(f"Left out: {error}", [], level=3) for error in errors.values()]
     unread = [name for name, error in errors.items() if isinstance(error, TraceError)]
     read = UNREAD if {*unread} & {*map(str, files)} else DONE
     if options.list_ranges:
-        return _shown([report.ranges() for report in reports], left_out), read
+        return _shown([*(report.ranges() for report in reports), *left_out]), read
     first, ranks = _beside(reports, options)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
-    text = _shown([*first, *brief] if options.brief else sections, left_out)
-    for name, path in options.outputs.items():
+    text = _shown([*([*first, *brief] if options.brief else sections), *left_out])
+    for name, path in outputs.items():
         if name == "json":
             data = {"format": "autopar timeline", "version": VERSION}
             data |= {"ranks": ranks and ranks.data(), "traces": [it.data() for it in reports]}
@@ -85,7 +85,8 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
         text += printable(f"\nwrote {path}\n")
-    if any(map(_is_standard, options.outputs.values())):
+    # By a name that the system has for it, or by ours.
+    if any(p == STANDARD or (p.exists() and p.samefile("/dev/stdout")) for p in outputs.values()):
         text = ""
     if options.fail_under is not None:
         why, status = _held(reports, unread, options.fail_under)
@@ -95,20 +96,14 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     return text, read if is_analysed else UNREAD
 
 
-def _is_standard(path: Path) -> bool:
-    """Whether a path is standard output, be it by a name that the system has for it."""
-    return path == STANDARD or (path.exists() and path.samefile("/dev/stdout"))
-
-
 def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tuple[str, int]:
     """Why not each GPU is as near to its lower bound as it has to be, and the exit status."""
-    shares = [share for report in reports if (share := report.limit_share()) is not None]
-    worst = min(shares, default=least)
-    if worst < least:
+    shares = {each.name: share for each in reports if (share := each.limit_share()) is not None}
+    if (worst := min(shares.values(), default=least)) < least:
         shown = math.floor(1_000 * worst) / 10  # never as much as it is under
         return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
-    held = [each for each in reports if each.view.trace.is_whole and each.limit_share() is not None]
-    names = ", ".join([*(each.name for each in reports if each not in held), *unread])
+    part = [it.name for it in reports if it.name not in shares or not it.view.trace.is_whole]
+    names = ", ".join([*part, *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
     return (why, UNREAD) if names else ("", DONE)
 
@@ -182,9 +177,8 @@ def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section],
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
         return [], None
-    ranks = compare_ranks({report.name: report.view.trace for report in reports})
-    usages = {report.name: report.view.usages for report in reports}
-    blocks = [*side_by_side(ranks, usages), *[_APART] * (ranks is None)]
+    ranks = compare_ranks(gpus := gpus_of({report.name: report.view for report in reports}))
+    blocks = [*side_by_side(ranks, gpus), *[_APART] * (ranks is None)]
     return [Section("Side by side", blocks, level=1)], ranks
 
 
@@ -233,12 +227,10 @@ def _told(report: Report) -> dict[str, float]:
     return {words: seconds / times for words, seconds in told.items()}
 
 
-def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:
-    """Sections, and what is missing in them, as the terminal can show it."""
-    text = as_text(sections)
-    text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
+def _shown(sections: Iterable[Section]) -> str:
+    """Sections as the terminal can show them."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return printable(text).encode(encoding, "replace").decode(encoding)
+    return printable(as_text(sections)).encode(encoding, "replace").decode(encoding)
 
 
 def as_text(sections: Iterable[Section]) -> str:
@@ -253,12 +245,12 @@ def as_text(sections: Iterable[Section]) -> str:
                 lines.append(_filled(block))
             else:
                 lines += ["", str(_fitted(block) if isinstance(block, Table) else block)]
-        lines += ["", "How to mend it:", section.page] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False)
+    is_cut = "https://" not in text  # an address stays whole
+    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False, break_long_words=is_cut)
 
 
 def _fitted(table: Table) -> Table:
@@ -280,10 +272,8 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
         for block in section.blocks:
             if isinstance(block, str):
                 words = _CODE.sub(r"<code>\1</code>", html.escape(block))
+                words = _ADDRESS.sub(r'<a href="\g<0>">\g<0></a>', words)
                 parts.append(f"<p>{words}</p>")
             else:
                 parts.append(block._repr_html_())
-        if section.page:
-            address = html.escape(section.page)
-            parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
     return page(title, "\n".join(parts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +12,8 @@ import numpy.typing as npt
 from autopar.display.format import shortened
 from autopar.timeline.intervals import Intervals, common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
-from autopar.traces.causes import CAUSES, SHOWN, START_S, Finding
-from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
+from autopar.traces.findings import CAUSES, SHOWN, START_S, Finding
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Seconds, Tag, Trace
 from autopar.traces.utilization import BRIEF_S, NEVER, WITHIN, Usage, View, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -28,7 +27,7 @@ _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 # What a thread can be seen to do, by the sorts of its records: the first that holds of a moment.
 _DONE = (
     *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
-    *("operators", "cpu", "called"),
+    *("operators", "cpu", "called", "asked"),
 )
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
@@ -54,9 +53,8 @@ _WAITS_TOO = ("allocated", "loader", "peers", "profiler")
 class Host:
     """What the threads of a trace's host did, by sort.
 
-    On its axis of time, threads follow one another, further apart than the trace is long. So gaps
-    are looked at once, and not once for each thread. Threads of which one hands its work over to
-    the other, as to autograd's, are as one.
+    On its axis of time, threads follow one another, further apart than the trace is long: so gaps
+    are looked at once, not once for each. Threads of which one works for the other are as one.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -65,7 +63,7 @@ class Host:
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
-        self.sorts = _sorts_of(records, work)
+        self.sorts = _sorts_of(trace)
         every = np.concatenate((records.times_s, work.times_s))
         self._whole = np.array([[every.min(initial=0.0), every.max(initial=0.0)]])
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 1.0
@@ -73,12 +71,14 @@ class Host:
         is_launch = records.where(lambda tag: tag.kind == "call" and "Launch" in tag.name)
         # Launches of other work may be outside of the window.
         is_launch[work.launches[work.launches != UNKNOWN]] = True
-        self._waits = records.where(
-            lambda tag: tag.kind == "call" and bool(_WAITS_FOR_EVENT.match(tag.name))
-        )
-        marks = np.flatnonzero(is_launch | self._waits)
-        self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
-        self.did, self.seen = self._in_turn(is_launch)
+        is_wait = records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        marks = np.flatnonzero(is_launch | is_wait)
+        marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
+        same = self.threads[marks[1:]] == self.threads[marks[:-1]]
+        # Launches right before which their thread let work wait for an event.
+        self._let_wait = marks[1:][is_wait[marks[:-1]] & same]
+        self.did = self._in_turn(is_launch)
+        self.seen = covered(np.concatenate([*self.did.values()]))
         self._ends_s = np.sort(work.times_s[:, 1])
         # Batches that workers make come no earlier if the host asks for them earlier.
         is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
@@ -90,10 +90,7 @@ class Host:
         return (self._apart_s * threads[:, None]).astype(np.float64)
 
     def waits(self, usage: Usage) -> Intervals:
-        """When the thread waited that launched most of what a GPU computed.
-
-        If only for room in a full queue, in a long launch.
-        """
+        """When the thread that launched most of a GPU's computing was in a wait or long launch."""
         launches = usage.work.of("compute").launches
         threads = self.threads[launches[launches != UNKNOWN]]
         if not len(threads):
@@ -105,19 +102,15 @@ class Host:
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
 
-        Its thread let it wait, right before; and as it began, work ended, which was of another GPU,
-        as this one was idle.
+        Its thread let it wait, right before; and as it began, work of another GPU ended.
         """
-        at = np.searchsorted(self.on_axis[self._marks, 0], self.on_axis[launches, 0])
-        before = np.append(self._marks, launches[:1])[at - 1]
-        lets_wait = self._waits[before] & (self.threads[before] == self.threads[launches])
         last = np.searchsorted(self._ends_s, gaps[:, 1], side="right") - 1
         last_s = np.append(self._ends_s, -np.inf)[last]
         is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
-        return np.asarray(lets_wait & is_let)
+        return np.asarray(np.isin(launches, self._let_wait) & is_let)
 
-    def _in_turn(self, is_launch: Mask) -> tuple[dict[str, Intervals], Intervals]:
-        """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
+    def _in_turn(self, is_launch: Mask) -> dict[str, Intervals]:
+        """Cause -> when threads did what shows it: of each moment the first that holds."""
         launches_s = np.sort(self.on_axis[is_launch, 0])
         steps = np.column_stack((launches_s[:-1], launches_s[1:]))
         when = {"operators": steps[steps[:, 1] - steps[:, 0] <= _STEP_S]}  # one after the other
@@ -128,19 +121,19 @@ class Host:
         profiler = (self.records.times_s[is_profiler] + shifts[:, None]).reshape(-1, 2)
         first, last = np.searchsorted(np.sort(self.on_axis[~is_profiler, 0]), profiler).T
         when["profiler"] = profiler[first == last]
+        # To do nothing but ask whether something is done, again and again, is to wait.
+        asked = covered(self.on_axis[self.sorts == "asked"])
+        again = np.column_stack((asked[:-1, 0], asked[1:, 1]))
+        when["asked"] = again[asked[1:, 0] - asked[:-1, 1] <= _BETWEEN_S]
         did, taken = {}, NEVER
         for cause in _DONE:
             times_s = covered(when[cause] if cause in when else self.on_axis[self.sorts == cause])
             did[cause] = without(times_s, taken)
             taken = covered(np.concatenate((taken, times_s)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
-        did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
-        # To do nothing but ask whether something is done, again and again, is to wait.
-        asked = covered(self.on_axis[self.sorts == "asked"])
-        again = np.column_stack((asked[:-1, 0], asked[1:, 1]))
-        again = without(covered(again[asked[1:, 0] - asked[:-1, 1] <= _BETWEEN_S]), taken)
-        did["synchronised"] = covered(np.concatenate((did["synchronised"], again)))
-        return did, covered(np.concatenate((taken, again)))
+        for cause, sort in (("operators", "called"), ("synchronised", "asked")):
+            did[cause] = covered(np.concatenate((did[cause], did.pop(sort))))
+        return did
 
 
 def _told_sort(tag: Tag) -> str:
@@ -148,11 +141,11 @@ def _told_sort(tag: Tag) -> str:
     return (match and match.lastgroup) or _SORTS.get(tag.kind, "cpu")
 
 
-def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
+def _sorts_of(trace: Trace) -> npt.NDArray[np.object_]:
     """Of each record of the host, what its thread did then, in a word."""
+    records, work = trace.host, trace.work[trace.work.launches != UNKNOWN]
     told, codes = records.coded(_told_sort)
     sorts = np.array(told, dtype=object)[codes]
-    work = work[work.launches != UNKNOWN]
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     sorts[(sorts == "called") & (records.lengths_s > _LONG_S)] = "launch"
@@ -165,13 +158,10 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
 class Gaps:
     """The gaps of a GPU, split over what they are due to; arrays have a place for each gap.
 
-    Gaps within a profiler's error have no cause. Of a whole recording, nothing was late after the
-    last work; a range may end in the middle of a gap.
-
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
     whether it waited for them, nor whether work waits for a thread that only fetches. From then on
-    the work stood in its queue.
+    the work stood in its queue. Gaps within a profiler's error have no cause.
     """
 
     def __init__(self, view: View, usage: Usage, host: Host) -> None:
@@ -184,8 +174,8 @@ class Gaps:
         self._parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         at = np.searchsorted(work.times_s[:, 0], gaps[:, 1])
         follows = np.append(work.times_s[:, 0], np.nan)[at] == gaps[:, 1]
-        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        ended = ~follows & (is_whole and not view.trace.is_cut)  # of what was cut off nobody knows
+        # A range may end in the middle of a gap, and of what was cut off nobody knows.
+        ended = ~follows & (is_whole and not view.trace.is_cut)
         is_known = (follows | (not is_whole)) & (self._lengths_s > host.noise_s)
         # After the last work, its thread is meant.
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
@@ -269,9 +259,11 @@ class Gaps:
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
         why = f"{times} it was idle {what}"
-        gaps = map(self._gap, most, longest)
+        name, evidence = self._usage.name, []
+        for spans, (start_s, end_s) in zip(longest, self._gaps[most].tolist(), strict=True):
+            evidence += [*spans, Span(f"{name} idle", name, start_s, end_s, HOST)]
         cost_s, idle_s, count = float(saved_s.sum()), float(parts_s.sum()), int((parts_s > 0).sum())
-        return Finding(cause, self._usage.name, cost_s, why, [*chain(*gaps)], idle_s, count)
+        return Finding(cause, name, cost_s, why, evidence, idle_s, count)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
@@ -294,7 +286,7 @@ class Gaps:
         That has most of the time in which the thread was seen to do nothing else.
         """
         host, late, sorts = self._host, self._on_axis, _RECORDS.get(cause, (cause,))
-        which = np.flatnonzero(np.any([host.sorts == sort for sort in sorts], axis=0))
+        which = np.flatnonzero(np.isin(host.sorts, sorts))
         times_s = host.on_axis[which]
         if cause == "profiler":  # which has threads of its own
             times_s, late = host.records.times_s[which], self._late
@@ -307,10 +299,3 @@ class Gaps:
             fits = which[(shares_s > 0) & (shares_s >= least_s)]
             lengths_s = host.records.lengths_s[fits]
             yield host.records[fits[np.argsort(lengths_s, kind="stable")[:1]]].spans()
-
-    def _gap(self, i: int, longest: list[Span]) -> list[Span]:
-        """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
-        name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
-        nexts = self._nexts[i : i + 1]
-        ended = self._usage.work[nexts[nexts != UNKNOWN]].spans()
-        return [*longest, Span(f"{name} idle", name, start_s, end_s, HOST), *ended]

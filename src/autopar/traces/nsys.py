@@ -105,12 +105,10 @@ class _Export:
                 if table == _RANGES and end is None:
                     unended += 1
                     continue
-                # Exact till they are divided.
-                start_ns, end_ns = number(start), number(end)
-                launch = UNKNOWN
+                start_ns, launch = number(start), UNKNOWN
                 if isinstance(correlation, int):  # of 32 bits, of each process for itself
                     launch = self._process(*where[:2]) << 32 | correlation & 0xFFFFFFFF
-                times_us = start_ns / 1e3, (end_ns - start_ns) / 1e3
+                times_us = start_ns / 1e3, (number(end) - start_ns) / 1e3  # exact till divided
                 rows.add((table, *where), self._tag, times_us, launch, whole_number(size))
         if unended:
             self.remarks.append(f"{unended:,} NVTX ranges have no end, and were left out.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +12,8 @@ from autopar.display.format import NOTHING, format_seconds, like, percent, short
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import Intervals, covered, length_s, without
 from autopar.traces.communication import ends_together
-from autopar.traces.trace import Records, Seconds, Tag, Trace
-from autopar.traces.utilization import OTHER_LANES, Usage
+from autopar.traces.trace import Records, Seconds, Tag
+from autopar.traces.utilization import OTHER_LANES, Usage, View
 
 _DEVIATIONS = 3  # of a fair coin's sum of heads from the half of all, as one in 700 has
 _CLEAR = 0.25  # of all waiting; of two ranks that are as slow, each has less to itself
@@ -27,15 +26,20 @@ _HEADERS = (
     *("rank", "busy", "computing", "communication", "exposed", "waiting", "idle", "came last"),
 )
 _FEWEST = 5  # fewer collectives agree on a clock by chance
+Gpus = dict[str, tuple[Usage, float]]
 
 
-@dataclass(frozen=True, eq=False)
-class Collectives:
+class Collectives(NamedTuple):
     """Those of one group of ranks, in order; times are arrays by collective and rank."""
 
     ranks: tuple[str, ...]
     starts_s: Seconds
     ends_s: Seconds
+
+    def on_clocks(self, offsets_s: Mapping[str, float]) -> Collectives:
+        """The same on the common clock."""
+        by_s = np.array([offsets_s[rank] for rank in self.ranks])
+        return Collectives(self.ranks, self.starts_s + by_s, self.ends_s + by_s)
 
 
 class Rank(NamedTuple):
@@ -48,8 +52,7 @@ class Rank(NamedTuple):
     late_s: float  # by how much in all: so long the others waited for it alone
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(NamedTuple):
     """Ranks whose collectives could be matched.
 
     Times of a file plus its offset are on one clock, that of one of the ranks. In 95 % of the
@@ -70,42 +73,38 @@ class Ranks:
         return {**clocks, "of": of, "stragglers": list(self.stragglers)}
 
 
-def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
+def gpus_of(views: Mapping[str, View]) -> Gpus:
+    """Rank -> its GPU, and where the zero of its clock is; each of several GPUs is a rank."""
+    gpus: Gpus = {}
+    for name, view in views.items():
+        its = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        ranks = [f"{name} {gpu.name}" for gpu in its] if len(its) > 1 else [name]
+        gpus |= {rank: (gpu, view.trace.zero_s) for rank, gpu in zip(ranks, its, strict=False)}
+    return gpus
+
+
+def compare_ranks(gpus: Gpus) -> Ranks | None:
     """Match the collectives of several ranks, and align their clocks by what ends together.
 
-    Of a trace with several GPUs each is a rank, named `trace GPU`. None where
-    nothing can be matched with certainty.
+    None where nothing can be matched with certainty.
     """
-    work: dict[str, Records] = {}
-    zeros_s: dict[str, float] = {}
-    for name, trace in traces.items():
-        by_gpu = trace.trusted().work.parts(lambda tag: tag.gpu)
-        by_gpu.pop("", None)
-        for gpu, records in by_gpu.items():
-            if len(sent := records.of("communication")):
-                rank = _named(name, gpu, len(by_gpu))
-                work[rank], zeros_s[rank] = sent, trace.zero_s
+    sent = {rank: gpu.work.of("communication") for rank, (gpu, _) in gpus.items()}
+    work = {rank: records for rank, records in sent.items() if len(records)}
     matched = _matched(work)
     offsets_s = _clocks(matched)
-    matched = [
-        replace(group, starts_s=group.starts_s + by_s, ends_s=group.ends_s + by_s)
-        for group in matched
-        if group.ranks[0] in offsets_s
-        for by_s in [np.array([offsets_s[rank] for rank in group.ranks])]
-    ]
+    matched = [it.on_clocks(offsets_s) for it in matched if it.ranks[0] in offsets_s]
     if not matched:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
     error_s = max(_CLOCK_S, float(np.quantile(apart_s, _MOST)))
     seen = defaultdict[str, list[Seconds]](list)
-    for group in matched:
-        first_s, (second_s, last_s) = group.starts_s.min(axis=1), np.sort(group.starts_s).T[-2:]
-        for i, rank in enumerate(group.ranks):
-            started_s, ended_s = group.starts_s[:, i], group.ends_s[:, i]
+    for ranks, starts_s, ends_s in matched:
+        first_s, (second_s, last_s) = starts_s.min(axis=1), np.sort(starts_s).T[-2:]
+        # How long the last rank alone was waited for, and any rank by the first.
+        waited_s = last_s - second_s, last_s - first_s
+        for rank, started_s, ended_s in zip(ranks, starts_s.T, ends_s.T, strict=True):
             late_s = started_s - np.where(started_s == last_s, second_s, last_s)
-            times_s = started_s, np.minimum(last_s, ended_s), late_s
-            # How long the last rank alone was waited for, and any rank by the first.
-            seen[rank].append(np.stack((*times_s, last_s - second_s, last_s - first_s)))
+            seen[rank].append(np.stack((started_s, np.minimum(last_s, ended_s), late_s, *waited_s)))
     of, waits, stragglers = {}, {}, []
     for rank in [rank for rank in work if rank in offsets_s]:
         started_s, ended_s, late_s, *waits_s = np.concatenate(seen[rank], axis=1)
@@ -115,8 +114,8 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
         if _holds_up(of[rank].late_s, *(np.where(s > error_s, s, 0.0) for s in waits_s)):
             stragglers.append(rank)
-    first_s = zeros_s[next(iter(of))]  # traces have their own, so that times are precise
-    offsets_s = {rank: offsets_s[rank] - (zeros_s[rank] - first_s) for rank in of}
+    first_s = gpus[next(iter(of))][1]  # traces have their own zero, so that times are precise
+    offsets_s = {rank: offsets_s[rank] - (gpus[rank][1] - first_s) for rank in of}
     return Ranks(offsets_s, error_s, tuple(matched), of, waits, tuple(stragglers))
 
 
@@ -124,7 +123,7 @@ def _holds_up(late_s: float, alone_s: Seconds, waited_s: Seconds) -> bool:
     """Whether others waited for a rank alone far longer than they do for any by chance.
 
     Of two equally slow ranks each is waited for half of the time, so two thirds at least is asked,
-    and so much that chance would not give it once in seven hundred times, as of few or of one long.
+    and more than chance gives once in seven hundred times.
     """
     sum_s, by_chance_s = alone_s.sum(), _DEVIATIONS * np.linalg.norm(alone_s) / 2
     is_most = late_s - sum_s / 2 > max(sum_s / 6, by_chance_s)
@@ -190,7 +189,7 @@ def _clocks(groups: Sequence[Collectives]) -> dict[str, float]:
     while left:
         offsets_s = {left[0].ranks[0]: 0.0}
         while near := [group for group in left if not offsets_s.keys().isdisjoint(group.ranks)]:
-            left = [group for group in left if group not in near]
+            left = [group for group in left if offsets_s.keys().isdisjoint(group.ranks)]
             for group in near:
                 first = next(i for i, rank in enumerate(group.ranks) if rank in offsets_s)
                 known_s = group.ends_s[:, first] + offsets_s[group.ranks[first]]
@@ -200,18 +199,16 @@ def _clocks(groups: Sequence[Collectives]) -> dict[str, float]:
     return best
 
 
-def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[str | Table]:
-    """Who waited for whom, and what each rank did, from the usages of each trace.
+def side_by_side(ranks: Ranks | None, gpus: Gpus) -> list[str | Table]:
+    """Who waited for whom, and what each rank did; its GPU gets to know when it waited.
 
-    Nothing is said of fewer than two. Each usage gets to know when it waited.
+    Nothing is said of fewer than two.
     """
-    gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
-    shown = [(_named(name, gpu.name, len(its)), gpu) for name, its in gpus.items() for gpu in its]
-    if len(shown) < 2:
+    if len(gpus) < 2:
         return []
-    longest_s = max(length_s(gpu.busy) + length_s(gpu.idle) for _, gpu in shown)
+    longest_s = max(length_s(gpu.busy) + length_s(gpu.idle) for gpu, _ in gpus.values())
     rows = []
-    for name, gpu in shown:
+    for name, (gpu, _) in gpus.items():
         waiting = came_last = NOTHING
         if ranks and (rank := ranks.of.get(name)):
             gpu.waiting = ranks.waits[name]
@@ -221,7 +218,7 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         sets = (gpu.busy, computing, communicating, without(communicating, computing), gpu.idle)
         *busy, idle = (like(length_s(times), longest_s) for times in sets)
         rows.append((shortened(name, _WIDEST), *busy, waiting, idle, came_last))
-    said = [_UNMATCHED] * any("communication" in gpu.sorts for _, gpu in shown)
+    said = [_UNMATCHED] * any("communication" in gpu.sorts for gpu, _ in gpus.values())
     notes = ["Exposed: communication while the same rank did not compute."]
     if ranks:
         error, clocks_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
@@ -242,7 +239,3 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
             for rank in [ranks.of[name]]
         ]
     return [*said, tabulate(_HEADERS, rows, caption="What each rank did", notes=notes)]
-
-
-def _named(trace: str, gpu: str, count: int) -> str:
-    return f"{trace} {gpu}" if count > 1 else trace

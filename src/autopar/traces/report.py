@@ -13,11 +13,10 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.causes import CAUSES, Finding
-from autopar.traces.findings import HIDEABLE, LEAST_SHARE, findings_of
+from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Gaps, Host
-from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Seconds, Trace
-from autopar.traces.utilization import OTHER_LANES, view_of
+from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Trace
+from autopar.traces.utilization import OTHER_LANES, View
 
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
@@ -36,7 +35,6 @@ class Section(NamedTuple):
     heading: str
     blocks: Sequence[Block]  # from the top
     level: int = 2  # 1 for a file, 2 for what is in it, 3 for a finding
-    page: str = ""  # the address where a finding is mended
 
 
 def bar(part_s: float, whole_s: float) -> str:
@@ -47,7 +45,7 @@ def bar(part_s: float, whole_s: float) -> str:
 
 
 class Report:
-    """What one trace shows, or some ranges or one GPU of it; see `view_of`."""
+    """What one trace shows, or some ranges or one GPU of it; see `View`."""
 
     def __init__(
         self,
@@ -59,10 +57,13 @@ class Report:
         top: int = TOP,
     ) -> None:
         self.name = name  # such as the file's
-        self.view = view = view_of(trace, range_name, gpu)
-        self.window_s = length_s(view.window)
+        self.view = View(trace, range_name, gpu)
+        self.window_s = length_s(self.view.window)
         self._top = top
-        self._gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        self._gpus = [usage for usage in self.view.usages if usage.name != OTHER_LANES]
+        drawn = self.view.trace.work, self.view.ranges
+        # When what is drawn begins, in order; times in words count from the first.
+        self._starts_s = np.sort(np.concatenate([records.times_s[:, 0] for records in drawn]))
 
     @cached_property
     def _host(self) -> Host:
@@ -71,12 +72,6 @@ class Report:
     @cached_property
     def _idle(self) -> list[Finding]:
         return [it for gpu in self._gpus for it in Gaps(self.view, gpu, self._host).findings()]
-
-    @cached_property
-    def _starts_s(self) -> Seconds:
-        """When what is drawn begins, in order; times in words count from the first."""
-        drawn = self.view.trace.work, self.view.ranges
-        return np.sort(np.concatenate([records.times_s[:, 0] for records in drawn]))
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -113,11 +108,9 @@ class Report:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
         trace, start_s, findings = self.view.trace, self.view.start_s, []
         for finding in self.findings:
-            cause, evidence = CAUSES[finding.cause], finding.evidence
+            cause, seen = CAUSES[finding.cause], finding.evidence
             words = {"title": cause.title, "remedy": cause.remedy, "page": cause.page}
-            spans = [
-                (it.name, it.lane, it.start_s - start_s, it.end_s - start_s) for it in evidence
-            ]
+            spans = [(it.name, it.lane, it.start_s - start_s, it.end_s - start_s) for it in seen]
             findings.append(finding._asdict() | words | {"evidence": spans})
         return {
             "name": self.name,
@@ -222,7 +215,8 @@ class Report:
             evidence = [tabulate(headers, rows, caption=caption)] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
-            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, cause.page)
+            words = finding.why, cause.remedy, f"How to mend it: {cause.page}"
+            yield Section(heading, [*words, *evidence], level=3)
 
     def _bounds(self) -> list[Table]:
         headers = ("GPU", "busy", "at least", "busiest", "at least / time")
@@ -231,11 +225,10 @@ class Report:
             "computing or copies in one direction. As fast and as many at once as here, no order "
             "of them takes less. Communication is not in it: it may be waiting."
         )
-        rows = []
-        for gpu, its in self.figures.items():
-            (resource, bound_s), busy = its["bound"].values(), bar(its["busy_s"], self.window_s)
-            bound = like(bound_s, self.window_s), resource, bar(bound_s, self.window_s)
-            rows.append((gpu, busy, *bound))
+        rows, whole_s = [], self.window_s
+        for it in self.view.usages:
+            busy, (resource, bound_s) = bar(length_s(it.busy), whole_s), it.bound
+            rows.append((it.name, busy, like(bound_s, whole_s), resource, bar(bound_s, whole_s)))
         return self._table("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
@@ -288,19 +281,19 @@ class Report:
             "Each gap is split over all that happened in it. A finding has what is saved without "
             "its cause: more where the host gets ahead, less while another GPU is at work."
         )
-        rows = []
-        for it in sorted(self._idle, key=lambda it: -it.idle_s):
-            times = format_seconds(it.idle_s), bar(it.idle_s, self.window_s)
-            rows.append((it.where, CAUSES[it.cause].title, f"{it.gaps:,}", *times))
+        rows = [
+            (it.where, CAUSES[it.cause].title, f"{it.gaps:,}", format_seconds(it.idle_s), share)
+            for it in sorted(self._idle, key=lambda it: -it.idle_s)
+            for share in [bar(it.idle_s, self.window_s)]
+        ]
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self) -> Section:
         """The names that a program gave, with how often and how long each was there."""
-        by_name, rows = self.view.ranges.parts(lambda tag: tag.name), []
-        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
-            lengths_s = by_name[name].lengths_s
-            times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
-            rows.append((name, f"{len(lengths_s):,}", *times))
+        named, rows = self.view.ranges.parts(lambda tag: tag.name), []
+        for name, its in sorted(named.items(), key=lambda item: -item[1].lengths_s.sum()):
+            times = (format_seconds(float(s)) for s in (its.lengths_s.sum(), its.lengths_s.max()))
+            rows.append((name, f"{len(its):,}", *times))
         headers = ("range", "times", "in all", "longest")
         table = self._table(f"Ranges of {self.name}", headers, rows)
         return Section(self.name, table or ["It has no named ranges."], level=1)

@@ -1,8 +1,4 @@
-"""Trace: what a profiler's file holds: work on GPUs, and what the host did meanwhile.
-
-A file has a million records and some hundred tags: what is to be said of a record by its name or
-place is found out once for each tag, and times are arrays.
-"""
+"""Trace: what a profiler's file holds: a million records as columns, with some hundred tags."""
 
 from __future__ import annotations
 
@@ -64,7 +60,7 @@ class Tag(NamedTuple):
         return HOST if self.kind in ON_HOST else self.gpu
 
     def encodable(self) -> Tag:
-        """The same, as text that can be written. All else stays, so that names can be matched."""
+        """The same, as text that can be written; all else stays, so that names can be matched."""
         return Tag(*(_HALVES.sub("\ufffd", text) for text in self))
 
 
@@ -114,10 +110,9 @@ class Records:
         """Key -> the places of the records that have it; many keys cost no more than few."""
         keys, codes = self.coded(key)
         order = np.argsort(codes, kind="stable")
-        present, starts = np.unique(codes[order], return_index=True)
-        places = np.split(order, starts[1:])[: len(present)]
-        by_start = sorted(zip(present, places, strict=True), key=lambda group: group[1][0])
-        return {keys[code]: group for code, group in by_start}
+        places = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+        by_start = sorted(filter(len, places), key=lambda group: int(group[0]))
+        return {keys[codes[group[0]]]: group for group in by_start}
 
     def parts(self, key: Callable[[Tag], _K]) -> dict[_K, Records]:
         """Key -> the records that have it."""
@@ -154,7 +149,8 @@ class Rows:
     def __init__(self) -> None:
         self.tags: list[Tag] = []
         self._places: dict[tuple[Any, ...], int] = {}
-        self._times_us, self._others = array("d"), array("q")
+        self.times_us = array("d")  # the start and the length of each
+        self._others = array("q")
 
     def add(
         self,
@@ -169,24 +165,17 @@ class Rows:
         if place is None:
             place = self._places[key] = len(self.tags)
             self.tags.append(tag(*key).encodable())
-        self._times_us.extend(times_us)
+        self.times_us.extend(times_us)
         self._others.extend((place, launch, size_bytes))
 
     def forget_launches(self) -> None:
         """Leave open which call asked for which work."""
         np.asarray(self._others).reshape(-1, 3)[:, 1] = UNKNOWN
 
-    @property
-    def times_us(self) -> Intervals:
-        """The start and the length of each."""
-        return np.asarray(self._times_us).reshape(-1, 2)
-
     @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def records(self, zero_us: float = 0.0) -> Records:
         """What was added so far, in its order; times from some zero."""
-        starts_us, lengths_us = self.times_us.T
-        starts_us = starts_us - zero_us
-        times_s = np.column_stack((starts_us, starts_us + lengths_us)) / 1e6
+        times_s = np.cumsum(np.reshape(self.times_us, (-1, 2)) - (zero_us, 0.0), axis=1) / 1e6
         tagged, launches, sizes_bytes = np.asarray(self._others).reshape(-1, 3).T
         return Records(tuple(self.tags), tagged, times_s, launches, sizes_bytes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -58,84 +58,68 @@ class Usage:
         return length_s(common(self.when(sort), self.when("compute")))
 
 
-@dataclass(frozen=True, eq=False)
 class View:
-    """The part of a trace that a report is of."""
+    """The part of a trace that a report is of; what is in doubt is left out.
 
-    trace: Trace  # work that lies in the window, cut at its edges, and all of the host
-    window: Intervals  # the set of times that counts
-    start_s: float  # what times are given from: where the whole trace begins
-    # One for each GPU whose times are not in doubt, then one for other lanes that did something.
-    usages: tuple[Usage, ...]
-    beside: tuple[Usage, ...]  # of GPUs that are there and not to be reported on
-    ranges: Records  # that lie in the window, cut at its edges
-    gpus: tuple[str, ...]  # of which there is work, in the window or outside of it
-    range_name: str | None = None  # the range that limits it, if one does
-    # Each range of that name, from its start to the end of the work launched in it.
-    occurrences: Records = NONE
+    That is all of it, from the first that was recorded to the last, of the host too. Or it is a GPU
+    as `GPU 1`, `1` or `rank 0*`, or ranges of a name with `*` and `?` for any characters, each to
+    the end of the work that was launched in it: the host does not wait for its GPUs.
+    """
+
+    def __init__(self, trace: Trace, range_name: str | None = None, gpu: str | None = None) -> None:
+        trace = trace.trusted()
+        work, host, doubts = trace.work, trace.host, trace.doubts
+        if HOST in doubts:
+            work, host = replace(work, launches=np.full(len(work), UNKNOWN)), NONE
+        # Of a file that is cut, the work of what came later is lost.
+        end_s = float(work.times_s.max()) if trace.is_cut and len(work) else np.inf
+        host = replace(host, times_s=np.minimum(host.times_s, end_s))
+        ranges = host[host.times_s[:, 0] < end_s].of("range")
+        chosen = {tag.gpu for tag in work.present}
+        if gpu is not None:
+            work = work[work.where(lambda tag: bool(tag.gpu))]
+            pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
+            chosen = _named(gpu, chosen - {""}, pattern, "GPU")
+            meant = {it for it in doubts if it in (HOST, "GPUs") or fnmatchcase(it, pattern)}
+            doubts = {place: why for place, why in doubts.items() if place in meant}
+        mine = work[work.where(lambda tag: tag.gpu in chosen)]
+        whole = np.concatenate((mine.times_s, host.times_s))
+        self.start_s = float(whole[:, 0].min()) if len(whole) else 0.0  # times are given from here
+        self.window = as_array([(self.start_s, whole[:, 1].max())] if len(whole) else [])
+        self.range_name = range_name  # that limits it, if one does
+        self.occurrences = NONE  # each range of that name, to the end of the work launched in it
+        if range_name is not None:
+            names, why = {tag.name for tag in ranges.present}, doubts.get(HOST, "")
+            meant = _named(range_name, names, range_name, "range", why)
+            named = ranges[ranges.where(lambda tag: tag.name in meant)]
+            self.occurrences = _with_their_work(named, mine, host)
+            self.window = covered(self.occurrences.times_s)
+            mine, ranges = mine.within(self.window), ranges.within(self.window)
+        self.ranges = ranges  # that lie in the window, cut at its edges
+        # Work that does so, too, and all of the host.
+        self.trace = replace(trace, work=mine, host=host, doubts=doubts)
+        # GPUs of which there is work, in the window or outside of it.
+        self.gpus = sorted(chosen - {""}, key=lambda name: (len(name), name))
+        parts = work.within(self.window).parts(lambda tag: tag.gpu)
+        self._all = {
+            name: Usage(name or OTHER_LANES, part, self.window) for name, part in parts.items()
+        }
+        # One for each that did something in it, then one for other lanes that did.
+        self.usages = [self._all[name] for name in (*self.gpus, "") if name in self._all]
 
     @cached_property
     def computing(self) -> Intervals:
         """When some GPU computed."""
-        gpus = (*self.usages, *self.beside)
-        return covered(np.concatenate([NEVER, *(it.when("compute") for it in gpus)]))
+        return covered(np.concatenate([NEVER, *(it.when("compute") for it in self._all.values())]))
 
     @cached_property
     def shared(self) -> Intervals:
         """Of several GPUs, when one of them was at work, or between two kernels for a moment."""
-        gpus = [it.busy for it in (*self.usages, *self.beside) if it.name != OTHER_LANES]
+        gpus = [it.busy for it in self._all.values() if it.name != OTHER_LANES]
         if len(gpus) < 2:
             return NEVER
         idle = without(self.window, covered(np.concatenate(gpus)))
         return without(self.window, idle[idle[:, 1] - idle[:, 0] > BRIEF_S])
-
-
-def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
-    """Look at a whole trace, or at some ranges or a GPU of it; what is in doubt is left out.
-
-    Args:
-        trace: What a file says. All of it counts, from the first that was recorded to the last, of
-            the host too.
-        range_name: Only ranges of this name, with `*` and `?` for any characters. Each counts from
-            its start to its end, or to the end of the last work that was launched in it where that
-            is later: the host does not wait for its GPUs.
-        gpu: Only this GPU, as `GPU 1`, `1` or `rank 0*`.
-    """
-    trace = trace.trusted()
-    work, host = trace.work, trace.host
-    if HOST in trace.doubts:
-        work, host = replace(work, launches=np.full(len(work), UNKNOWN)), NONE
-    # Of a file that is cut, the work of what came later is lost.
-    end_s = float(work.times_s.max()) if trace.is_cut and len(work) else np.inf
-    host = replace(host, times_s=np.minimum(host.times_s, end_s))
-    ranges, occurrences = host[host.times_s[:, 0] < end_s].of("range"), NONE
-    doubts, others = trace.doubts, NONE
-    if gpu is not None:
-        pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
-        chosen = _named(gpu, {tag.gpu for tag in work.present} - {""}, pattern, "GPU")
-        others = work[work.where(lambda tag: tag.gpu not in {*chosen, ""})]
-        work = work[work.where(lambda tag: tag.gpu in chosen)]
-        meant = {it for it in doubts if it in (HOST, "GPUs") or fnmatchcase(it, pattern)}
-        doubts = {place: why for place, why in doubts.items() if place in meant}
-    gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
-    whole = np.concatenate((work.times_s, host.times_s))
-    start_s = float(whole[:, 0].min()) if len(whole) else 0.0
-    window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
-    if range_name is not None:
-        names, why = {tag.name for tag in ranges.present}, trace.doubts.get(HOST, "")
-        chosen = _named(range_name, names, range_name, "range", why)
-        named = ranges[ranges.where(lambda tag: tag.name in chosen)]
-        occurrences = _with_their_work(named, work, host)
-        window = covered(occurrences.times_s)
-        work, ranges = work.within(window), ranges.within(window)
-    parts = work.parts(lambda tag: tag.gpu)
-    there = [name for name in (*gpus, "") if name in parts]
-    usages = tuple(Usage(name or OTHER_LANES, parts[name], window) for name in there)
-    parts = others.within(window).parts(lambda tag: tag.gpu)
-    beside = tuple(Usage(*part, window) for part in parts.items())
-    trace = replace(trace, work=work, host=host, doubts=doubts)
-    shown = usages, beside, ranges, tuple(gpus)
-    return View(trace, window, start_s, *shown, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
