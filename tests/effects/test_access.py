@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
-from autopar.effects.access import Accesses, ByteRange
+from autopar.effects.access import ANYWHERE, Accesses, ByteRange, Places
 from autopar.effects.memory import ranges_of
 
 _BYTES = 12
@@ -13,14 +13,14 @@ _SIZES = {"bytes": (1, 2), "pieces": (1, 4), "large": (6, _BYTES), "any": (0, _B
 
 
 def ranges(least, most):
-    """Ranges of so many bytes of two memories; in a few cases all that there is of one."""
+    """Ranges of so many bytes of two memories; in a few cases all of one, or of both."""
     parts = [
         ByteRange(memory, start, start + size)
         for memory in "xy"
         for size in range(least, most + 1)
         for start in range(_BYTES + 1 - size)
     ]
-    return st.sampled_from([*parts, *map(ByteRange, "xy")])
+    return st.sampled_from([*parts, *map(ByteRange, "xy"), ANYWHERE])
 
 
 def noted(tasks):
@@ -31,8 +31,9 @@ def noted(tasks):
 
 def bytes_of(stretches):
     return {
-        (each.memory, at)
+        (memory, at)
         for each in stretches
+        for memory in ("xy" if each is ANYWHERE else each.memory)
         for at in range(2 * _BYTES)
         if each.start <= at < each.stop
     }
@@ -41,11 +42,12 @@ def bytes_of(stretches):
 def conflicts(tasks):
     """For each task, all before it that wrote what it touches, or read what it writes."""
     touched = [tuple(map(bytes_of, task)) for task in tasks]
+    anywhere = [ANYWHERE in writes for _, writes in tasks]
     return [
         {
             other
             for other, (read, written) in enumerate(touched[:number])
-            if written & (reads | writes) or read & writes
+            if written & (reads | writes) or read & writes or anywhere[other] or anywhere[number]
         }
         for number, (reads, writes) in enumerate(touched)
     ]
@@ -77,24 +79,32 @@ def test_tasks_wait_for_the_conflicts_that_bytes_have(size):
     assert sum(met) > 1000
 
 
-def test_ranges_meet_and_cover_as_their_bytes_do():
-    def right(one, other):
-        assert one.meets(other) == bool(bytes_of([one]) & bytes_of([other]))
-        if one.start < one.stop and other.start < other.stop:
-            assert one.covers(other) == (bytes_of([one]) >= bytes_of([other]))
-        assert ByteRange(one.memory).covers(one)
-        assert not one.covers(ByteRange(one.memory)) or one == ByteRange(one.memory)
+def test_places_know_the_numbers_of_each_byte():
+    def right(notes, look):
+        places, of = Places(), {byte: set() for byte in bytes_of([ANYWHERE])}
+        for number, (lies, alone) in enumerate(notes):
+            (places.put if alone else places.add)(lies, number)
+            for byte in bytes_of([lies]):
+                of[byte] = {number} if alone else of[byte] | {number}
+        there = [of[byte] for byte in bytes_of([look])]
+        assert places.at(look) == set().union(*there)
+        assert places.covers(look) == all(there)
 
-    hold_for_all(right, ranges(0, 5), ranges(0, 5), share=0, examples=300)
+    notes = st.lists(st.tuples(ranges(0, 5), st.booleans()), max_size=8)
+    hold_for_all(right, notes, ranges(0, 5), share=0, examples=300)
 
 
 @pytest.mark.parametrize("rows", [slice(2, None), slice(None, 1, -1), slice(3, 4)])
 def test_an_array_meets_its_views_wherever_they_begin_and_they_no_rows_but_their_own(rows):
     array = np.zeros((4, 2))
     whole, view, before = ranges_of([array, array[rows], array[:2]])
-    assert whole.covers(view)
-    assert view.meets(whole)
-    assert not view.meets(before)
+    places = Places()
+    places.add(view)
+    assert places.at(whole)
+    assert not places.covers(whole)
+    assert not places.at(before)
+    places.add(whole)
+    assert places.covers(view)
 
 
 X = ByteRange("x")
@@ -104,5 +114,5 @@ LEFT, RIGHT, MIDDLE = ByteRange("x", 0, 4), ByteRange("x", 4, 8), ByteRange("x",
 def test_what_a_write_covers_is_waited_for_no_more():
     """A program that writes the same memory again and again keeps its waits few."""
     waits = noted([([X], [X]), *([([], [LEFT]), ([], [RIGHT]), ([MIDDLE], []), ([], [X])] * 50)])
-    assert waits[1:5] == [{0}, {0}, {0, 1, 2}, {0, 1, 2, 3}]
+    assert waits[1:5] == [{0}, {0}, {1, 2}, {0, 1, 2, 3}]
     assert all(number - min(own) <= 4 for number, own in enumerate(waits) if own)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.access import ANYWHERE, Accesses, ByteRange
+from autopar.effects.access import ANYWHERE, Accesses, ByteRange, Places
 from autopar.effects.memory import has_place, memory_in, ranges_of
 from autopar.graph.node import Result
 
@@ -42,18 +41,20 @@ class Hazards:
         self.unknown: set[int] = set()  # nodes that have said nothing
         # Whether tensors stand for all memory that they are parts of, as one history of autograd.
         self.whole = False
-        self._written = Counter[ByteRange]()  # how often, when it was noted
+        self._writers = Places()  # who wrote last, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
         self._tensors: list[torch.Tensor] = []  # all that nodes use
         self._picture: object = None
 
     def note(self, uses: Uses) -> None:
         """Note what the next node uses."""
-        if uses.unknown:
-            self.unknown.add(len(self.told))
+        number = len(self.told)
         self.told.append(uses)
         self.writes.append(uses.writes)
-        self._written.update(lies for value in uses.writes for lies in self.memory_of(value))
+        if uses.unknown:
+            self.unknown.add(number)
+        for lies in [ANYWHERE] if uses.unknown else self._all(uses.writes):
+            self._writers.put(lies, number)
 
     def before(self, *, tracks: bool) -> list[set[int]]:
         """For each node those that must end before it, by where everything lies now."""
@@ -77,15 +78,9 @@ class Hazards:
         """Whether tensors lie elsewhere than when `before` was asked, or holders hold others."""
         return any(self.writes) and self._picture != self._look(tracks)
 
-    def changes(self, value: Any) -> int:
-        """How often nodes so far may have written to the memory of a tensor or a result."""
-        memory = self.memory_of(value) if self._written else frozenset()
-        said = sum(
-            n
-            for lies, n in self._written.items()
-            if ANYWHERE in (lies, *memory) or any(map(lies.meets, memory))
-        )
-        return said + len(self.unknown)
+    def writers(self, value: Any) -> frozenset[int]:
+        """Nodes that may have written last to the memory of a tensor or a result."""
+        return frozenset().union(*map(self._writers.at, self.memory_of(value)))
 
     def memory_of(self, value: Any) -> Memory:
         """Where a tensor lies, or a result may lie."""

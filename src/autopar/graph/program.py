@@ -223,8 +223,8 @@ class Program:
         source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
         if not _is_elsewhere(leaf, device):
             return value
-        changes = self.hazards.changes(value)
-        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
+        written_by = self.hazards.writers(value)
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, written_by)
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
