@@ -111,7 +111,7 @@ class Audit:
         written = ranges(hazards.writes[node.number])
         for lies in written:
             self._written.add(lies, node.number)
-        if node.complete or node.number in hazards.unknown:
+        if not hazards.told[node.number].said:
             return call()
         given = ranges(hazards.used[node.number])
         held = held_by(node.fn, *filled(node.leaves, results))

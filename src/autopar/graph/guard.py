@@ -13,8 +13,6 @@ from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
-_NUMBERS = {type(None), bool, int, float, str}
-
 
 class Guard:
     """Compares what the tasks of a plan do with what they have said.
@@ -25,18 +23,15 @@ class Guard:
 
     def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
         self.hazards = hazards
-        # By node, what it must not change; nothing where it declares all, or keeps the order.
+        # By node, what it must not change; nothing where torch answers for it, or nobody does.
         self.watched: list[list[Any]] = [
-            [] if node.complete or node.number in hazards.unknown else self._watched(node.number)
-            for node in nodes
+            self._watched(node.number) if hazards.told[node.number].said else [] for node in nodes
         ]
 
     def call(self, node: Node, results: Sequence[Any]) -> Any:
         """Run a task in the calling thread, and hold it to what it has said that it writes."""
         counted = []
         for value in self.watched[node.number]:
-            if type(value) is Result and type(results[value.node]) in _NUMBERS:
-                continue
             parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
             counted += [(part, part._version) for part in parts if part is value or _counts(part)]
         value = node.call(results)

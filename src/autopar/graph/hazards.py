@@ -24,6 +24,7 @@ class Uses(NamedTuple):
     written_holders: Sequence[Any] = ()  # those of them whose tensors it writes
     fresh: bool = True  # whether its results never lie in the memory of what it reads
     unknown: bool = False  # whether it may read and write other things, too
+    said: bool = False  # whether somebody has said all this, whom a run can hold to it
 
 
 class Hazards:
@@ -37,8 +38,7 @@ class Hazards:
     def __init__(self) -> None:
         self.told: list[Uses] = []  # by node
         self.used: list[list[Any]] = []  # what nodes are given, and what is in holders now
-        self.writes: list[Sequence[Any]] = []  # in the same way
-        self.unknown: set[int] = set()  # nodes that have said nothing
+        self.writes: list[Sequence[Any]] = []  # in the same way, as of the last plan
         # Whether tensors stand for all memory that they are parts of, as one history of autograd.
         self.whole = False
         self._writers = Places()  # who wrote last, when it was noted
@@ -48,31 +48,28 @@ class Hazards:
 
     def note(self, uses: Uses) -> None:
         """Note what the next node uses."""
-        number = len(self.told)
         self.told.append(uses)
-        self.writes.append(uses.writes)
-        if uses.unknown:
-            self.unknown.add(number)
         for lies in [ANYWHERE] if uses.unknown else self._all(uses.writes):
-            self._writers.put(lies, number)
+            self._writers.put(lies, len(self.told) - 1)
 
     def before(self, *, tracks: bool) -> list[set[int]]:
         """For each node those that must end before it, by where everything lies now."""
         self._memory, self.used = [], []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
-        values = itertools.chain(*self.used, *self.writes)
-        tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
-        self._tensors = [*tensors.values()]
+        values = {id(value): value for value in itertools.chain(*self.used, *self.writes)}
+        self._tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
         self.whole = self._is_tracked(tracks)
         self._picture = self._look(tracks)
-        if not self.unknown and not any(self.writes):
-            return [set() for _ in self.writes]
-        accesses, all_before = Accesses(), []
-        for number, uses in enumerate(zip(self.used, self.writes, strict=True)):
-            reads, writes = ((), [ANYWHERE]) if number in self.unknown else map(self._all, uses)
-            all_before.append(accesses.note(number, reads, writes))
-        return all_before
+        if not any(self.writes) and not any(uses.unknown for uses in self.told):
+            return [set() for _ in self.told]
+        accesses = Accesses()
+        return [
+            accesses.note(number, self._all(self.used[number]), self._all(self.writes[number]))
+            if not uses.unknown
+            else accesses.note(number, (), [ANYWHERE])
+            for number, uses in enumerate(self.told)
+        ]
 
     def is_stale(self, *, tracks: bool) -> bool:
         """Whether tensors lie elsewhere than when `before` was asked, or holders hold others."""
@@ -90,11 +87,11 @@ class Hazards:
             return frozenset(ranges_of(value, whole=self.whole))
         self._look_at(value.node + 1)
         for number in range(len(self._memory), value.node + 1):
-            behind = frozenset() if self.told[number].fresh else self._all(self.used[number])
-            if number in self.unknown:
-                behind = frozenset([ANYWHERE])
+            told = self.told[number]
+            behind = frozenset[ByteRange]() if told.fresh else self._all(self.used[number])
+            own = ANYWHERE if told.unknown else ByteRange(("result", number))
             # Who uses it uses what is behind it, too, so that needs no name of its own.
-            self._memory.append(behind or frozenset([ByteRange(("result", number))]))
+            self._memory.append(frozenset([own]) if told.unknown or not behind else behind)
         return self._memory[value.node]
 
     def filled(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:

@@ -46,7 +46,6 @@ class Node:
     source: torch.device | None = None  # where a copy comes from
     # Names of the last arguments if no argument is a container, which spares a step in each run.
     keywords: tuple[str, ...] | None = None
-    complete: bool = True  # whether it writes nothing but what it says, as torch's operators
     may_queue: bool = True  # whether it may use a GPU without saying so, as Python functions may
     traced: bool = False  # so that `device` is where its results are
 

@@ -227,7 +227,8 @@ class Plan(Closed):
 
     def __str__(self) -> str:
         text = str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
-        names = [repr(self.nodes[number].name) for number in sorted(self._guard.hazards.unknown)]
+        all_told = zip(self.nodes, self._guard.hazards.told, strict=False)
+        names = [repr(node.name) for node, told in all_told if told.unknown]
         if not names or len(self.nodes) == 1:
             return text
         shown = ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)

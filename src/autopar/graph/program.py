@@ -89,12 +89,12 @@ class Program:
         if not _are_same(flat, leaves):
             leaves, spec = self._kept(args, kwargs, place)
         given = tuple(self._given(leaf, place, shared=told.fresh) for leaf in leaves)
-        self._note(fn, given, written, told, unknown=writes is None and not traced, traced=traced)
+        unknown = told is _UNTOLD and writes is None and not traced
+        self._note(fn, given, written, told, unknown=unknown, traced=traced)
         number = self._append(
             *(name, fn, given, spec, place),
             cost_s=cost_s,
             keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
-            complete=traced if told is _UNTOLD else told.complete,
             may_queue=told is _UNTOLD and not traced,
             traced=traced,
         )
@@ -125,7 +125,8 @@ class Program:
                 leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
             ],
             fresh=told.fresh,
-            unknown=told is _UNTOLD and unknown,
+            unknown=unknown,
+            said=not (unknown or told.complete or (traced and told is _UNTOLD)),
         )
         self.hazards.note(uses)
 
