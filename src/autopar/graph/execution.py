@@ -48,7 +48,6 @@ class Execution:
         plan: What is to be done.
         timed: Whether a GPU's times are taken, by events: they cost as much as a short launch.
         asked: Whether results may be asked for before the end.
-        tracks: Whether autograd tracks what tasks do, where it is on.
         in_order: Whether one thread does all in the order of the program.
         audit: What observes the tasks, in a run in order.
         alone: Whether a run in order takes a GPU's times on the device, behind something that
@@ -61,7 +60,6 @@ class Execution:
         *,
         timed: bool = False,
         asked: bool = False,
-        tracks: bool = True,
         in_order: bool = False,
         audit: Audit | None = None,
         alone: bool = False,
@@ -79,7 +77,7 @@ class Execution:
         self.errors: list[tuple[BaseException, Node | None]] = []
         self.left: list[bool] = []  # something, once nobody does anything for it any more
         self.wall_s = float("nan")  # from the start to the end, once it is there
-        self._tracks, self._alone, self._timed, self._asked = tracks, alone, timed, asked
+        self._alone, self._timed, self._asked = alone, timed, asked
         self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
@@ -147,7 +145,8 @@ class Execution:
         Autograd is off where it doesn't track; all else is as the lane's caller has it.
         """
         share = self.steps[host]
-        with contextlib.nullcontext() if self._tracks else torch.no_grad():
+        tracks = self.plan._guard.hazards.may_track
+        with contextlib.nullcontext() if tracks else torch.no_grad():
             if self.in_order:
                 on_gpu = lambda step: bool(self.plan.nodes[step.job].gpus)  # noqa: E731
                 for is_on_gpu, steps in itertools.groupby(share, on_gpu):
@@ -193,7 +192,7 @@ class Execution:
                     begun = now()
                 if errors:
                     break
-                value = call(*values(results))  # type: ignore[misc]  # each has one
+                value = call(*values(results))
                 if looks:
                     if nodes[job].may_queue:
                         held.hold()  # type: ignore[union-attr]  # as it looks
@@ -213,15 +212,13 @@ class Execution:
             self._give_up(share)
 
     def _with_calls(self, share: list[Step]) -> list[Step]:
-        """Steps that call their tasks themselves, also where somebody looks on, or holds them."""
-        closely = self._audit is not None or tools_listen() or autocast_is_on()
-        if not (closely or self.plan._is_held):
+        """Steps whose calls go through `_call` where somebody looks on, or something is cast."""
+        if self._audit is None and not tools_listen() and not autocast_is_on():
             return share
+        calls = [functools.partial(self._call, step.job) for step in share]
         return [
-            step._replace(call=functools.partial(self._call, step.job), values=taken(()))
-            if closely or step.call is None
-            else step
-            for step in share
+            step._replace(call=call, values=taken(()))
+            for step, call in zip(share, calls, strict=True)
         ]
 
     def _call(self, number: int) -> Any:

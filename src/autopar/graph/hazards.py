@@ -36,6 +36,7 @@ class Hazards:
     """
 
     def __init__(self) -> None:
+        self.may_track = True  # where autograd is on
         self.told: list[Uses] = []  # by node
         self.used: list[list[Any]] = []  # what nodes are given, and what is in holders now
         self.writes: list[Sequence[Any]] = []  # in the same way, as of the last plan
@@ -52,15 +53,20 @@ class Hazards:
         for lies in [ANYWHERE] if uses.unknown else self._all(uses.writes):
             self._writers.put(lies, len(self.told) - 1)
 
-    def before(self, *, tracks: bool) -> list[set[int]]:
+    @property
+    def tracks(self) -> bool:
+        """Whether autograd tracks what tasks do."""
+        return self.may_track and torch.is_grad_enabled()
+
+    def before(self) -> list[set[int]]:
         """For each node those that must end before it, by where everything lies now."""
         self._memory, self.used = [], []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
         values = {id(value): value for value in itertools.chain(*self.used, *self.writes)}
         self._tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
-        self.whole = self._is_tracked(tracks)
-        self._picture = self._look(tracks)
+        self.whole = self._is_tracked()
+        self._picture = self._look()
         if not any(self.writes) and not any(uses.unknown for uses in self.told):
             return [set() for _ in self.told]
         accesses = Accesses()
@@ -71,9 +77,9 @@ class Hazards:
             for number, uses in enumerate(self.told)
         ]
 
-    def is_stale(self, *, tracks: bool) -> bool:
+    def is_stale(self) -> bool:
         """Whether tensors lie elsewhere than when `before` was asked, or holders hold others."""
-        return any(self.writes) and self._picture != self._look(tracks)
+        return any(self.writes) and self._picture != self._look()
 
     def writers(self, value: Any) -> frozenset[int]:
         """Nodes that may have written last to the memory of a tensor or a result."""
@@ -103,14 +109,14 @@ class Hazards:
         new = self.told[len(self.used) : count]
         self.used += [[*uses.reads, *held] for uses, held in zip(new, _held(new), strict=True)]
 
-    def _look(self, tracks: bool) -> object:
+    def _look(self) -> object:
         """What tells whether all lies where it did: holders' contents, and tensors' places."""
         known = [uses for uses in self.told if uses.holders and not uses.unknown]
         held = [[*map(id, values)] for values in _held(known)]
-        return held, [*map(_place, self._tensors)], self._is_tracked(tracks)
+        return held, [*map(_place, self._tensors)], self._is_tracked()
 
-    def _is_tracked(self, tracks: bool) -> bool:
-        return tracks and any(tensor.requires_grad for tensor in self._tensors)
+    def _is_tracked(self) -> bool:
+        return self.tracks and any(tensor.requires_grad for tensor in self._tensors)
 
     def _all(self, values: Iterable[Any]) -> Memory:
         return frozenset().union(*map(self.memory_of, values))

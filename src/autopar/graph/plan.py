@@ -7,7 +7,7 @@ import itertools
 import operator
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,16 @@ from autopar.effects.memory import Closed
 from autopar.graph.guard import Guard
 from autopar.graph.node import Node, Result
 from autopar.graph.program import Program
-from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
+from autopar.graph.schedule import (
+    Entry,
+    Job,
+    Resource,
+    Schedule,
+    faults,
+    limit_s,
+    longest_chain_s,
+    schedule,
+)
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
@@ -31,7 +40,7 @@ class Step(NamedTuple):
     """What a thread does for one entry of its share, with all that is known before the run."""
 
     job: int  # the node's number
-    call: Callable[..., Any] | None  # none where the node is held to what it has said
+    call: Callable[..., Any]
     values: Callable[[list[Any]], Sequence[Any]]  # takes what to call it with out of a run's memory
     waits: tuple[int, ...]  # nodes on other lanes whose ends it waits for
     done: list[int]  # nodes whose results nobody needs after it
@@ -127,11 +136,6 @@ class Plan(Closed):
         return self.resources.get("cpu", Resource()).lanes
 
     @functools.cached_property
-    def _is_held(self) -> bool:
-        """Whether any task has to be compared with what it has said."""
-        return any(self._guard.watched)
-
-    @functools.cached_property
     def _may_use_gpus(self) -> bool:
         """Whether tasks of the CPU may queue something on a GPU, or return what lies there."""
         return not all(node.traced for node in self.nodes)
@@ -159,16 +163,16 @@ class Plan(Closed):
         jobs = [job._replace(resource="") for job in self.schedule.jobs]
         entry_of = {entry.job: entry for entry in self.schedule.entries}
         in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
-        share = [entry_of[entry.job]._replace(lane="") for entry in in_turn]  # as if on one lane
-        return self._made({"one by one": share})
+        share = [entry_of[entry.job] for entry in in_turn]
+        return self._made({"one by one": share}, on_one_lane=True)
 
-    def _made(self, shares: Mapping[str, Sequence[Entry]]) -> Steps:
-        nodes, done = self.nodes, self._done([*itertools.chain(*shares.values())])
-        lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
+    def _made(self, shares: Mapping[str, Sequence[Entry]], *, on_one_lane: bool = False) -> Steps:
+        entries = itertools.chain(*shares.values())
+        nodes, done = self.nodes, self._done((job, on_one_lane or at) for job, at, *_ in entries)
         constants: list[Any] = []
         of: dict[str, list[Step]] = {host: [] for host in shares}
         for host, share in shares.items():
-            for job, _, waits, *_ in share:
+            for job, lane, waits, *_ in share:
                 call, leaves = nodes[job].prepared
                 slots = []
                 for leaf in leaves:
@@ -177,21 +181,21 @@ class Plan(Closed):
                     else:
                         slots.append(len(nodes) + len(constants))
                         constants.append(leaf)
-                held = self._guard.watched[job]
-                of[host].append(
-                    Step(job, None if held else call, taken(slots), waits, done[job], lane_of[job])
-                )
+                values = taken(slots)
+                if self._guard.watched[job]:
+                    call, values = functools.partial(self._guard.call, nodes[job]), _all_values
+                of[host].append(Step(job, call, values, waits, done[job], lane))
         return Steps(of, constants)
 
-    def _done(self, entries: Sequence[Entry]) -> dict[int, list[int]]:
+    def _done(self, places: Iterable[tuple[int, object]]) -> dict[int, list[int]]:
         """By node those inner ones whose results nobody needs after it.
 
         They go as soon as the last task that reads them is behind them on their lane, which no
         other lane reads them beside; or, in a run in order, once that has ended.
         """
-        lanes = defaultdict[int, set[str]](set)
+        lanes = defaultdict[int, set[object]](set)
         last: dict[int, int] = {}  # who reads it last, or makes it
-        for job, lane, *_ in entries:
+        for job, lane in places:
             reads = [leaf.node for leaf in self.nodes[job].leaves if isinstance(leaf, Result)]
             for number in self._inner.intersection([job, *reads]):
                 lanes[number].add(lane)
@@ -246,15 +250,13 @@ def planned(
     lanes: tuple[int, int],
     of_chain: tuple[int, int],
     measured_s: Mapping[int, float],
-    *,
-    tracks: bool,
 ) -> Plan:
     """The plan of a graph's program on so many CPU lanes, and streams of each GPU.
 
     If its tasks are nearly a chain it has others. Costs are those that were given, or else
-    measured. `tracks` says whether autograd is on.
+    measured.
     """
-    nodes = program.in_order(tracks=tracks)
+    nodes = program.in_order()
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
     known_s = {**measured_s, **given_s}
     guess_s = statistics.median(known_s.values() or [_GUESSED_S])
@@ -262,7 +264,8 @@ def planned(
         Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
         for number, node in enumerate(nodes)
     ]
-    cpu_lanes, streams = of_chain if _are_a_chain(jobs) else lanes
+    is_chain = longest_chain_s(jobs) > _CHAIN * sum(job.cost_s for job in jobs)
+    cpu_lanes, streams = of_chain if is_chain else lanes
     resources = {}
     for node in nodes:
         here = Resource(streams) if node.gpus else Resource(cpu_lanes, cpu_lanes)
@@ -272,21 +275,16 @@ def planned(
     return Plan(tuple(nodes), order, resources, guard, known, inner, graph)
 
 
-def _are_a_chain(jobs: Sequence[Job]) -> bool:
-    """Whether nearly all is one after another, so that several lanes gain little."""
-    ends_s: list[float] = []
-    for number, job in enumerate(jobs):
-        before_s = [ends_s[before] for before in job.after if before < number]
-        ends_s.append(max(before_s, default=0.0) + job.cost_s)
-    return max(ends_s, default=0.0) > _CHAIN * sum(job.cost_s for job in jobs)
-
-
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
     """What takes the values at some places, in half the time of looking up each of them."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     first = places[0] if places else 0
     return operator.itemgetter(slice(first, first + len(places)))
+
+
+def _all_values(results: list[Any]) -> Sequence[Any]:
+    return (results,)
 
 
 def tasks_and_copies(nodes: Sequence[Node]) -> str:

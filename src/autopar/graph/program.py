@@ -134,6 +134,7 @@ class Program:
         """Add the operators of traced code; return its result with tasks in place of tensors."""
         tasks: dict[torch.fx.Node, Task] = {}
         self._weights += code.weights
+        self.hazards.may_track = False
         self._dtype = torch.get_default_dtype()
 
         def with_tasks(value: Any) -> Any:
@@ -183,9 +184,9 @@ class Program:
         old = self.nodes[then.number]
         self.nodes[then.number] = replace(old, after=old.after | {first.number})
 
-    def in_order(self, *, tracks: bool) -> list[Node]:
+    def in_order(self) -> list[Node]:
         """The nodes, each with those that it comes after by what both read and write."""
-        all_before = self.hazards.before(tracks=tracks)
+        all_before = self.hazards.before()
         return [
             replace(node, after=node.after | before) if before else node
             for node, before in zip(self.nodes, all_before, strict=True)

@@ -148,10 +148,16 @@ def schedule(
 
 def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     """Seconds that no schedule can beat: the longest chain, or the busiest resource's work."""
-    costs_s, work_s = [job.cost_s for job in jobs], dict.fromkeys(resources, 0.0)
+    work_s = dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s / min(resources[job.resource])
-    return max([0.0, *_upward_ranks(jobs, _topological(jobs), costs_s), *work_s.values()])
+    return max([longest_chain_s(jobs), *work_s.values()])
+
+
+def longest_chain_s(jobs: Sequence[Job]) -> float:
+    """Seconds that jobs take which must come one after another, at most."""
+    costs_s = [job.cost_s for job in jobs]
+    return max(_upward_ranks(jobs, _topological(jobs), costs_s), default=0.0)
 
 
 def _topological(jobs: Sequence[Job]) -> list[int]:

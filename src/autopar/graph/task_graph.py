@@ -54,7 +54,6 @@ class TaskGraph(Closed):
         self._program = Program(self)
         self._lanes = GraphLanes(cpu_lanes, streams)
         self._measured_s: dict[LaneCounts, dict[int, float]] = {}  # by node
-        self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
         self._turns = Turns()
@@ -153,7 +152,6 @@ class TaskGraph(Closed):
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
-        self._tracks = False
         result = self._program.add_traced(traced(fn, args, kwargs))
         self._planned = None
         return result
@@ -179,7 +177,7 @@ class TaskGraph(Closed):
                 default dtype is another.
         """
         self._program.require_as_traced()
-        if self._planned is None or self._program.hazards.is_stale(tracks=self._is_tracked()):
+        if self._planned is None or self._program.hazards.is_stale():
             self._planned = self._plan()
         return self._planned
 
@@ -290,7 +288,7 @@ class TaskGraph(Closed):
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
                 stream is being captured.
         """
-        with torch.set_grad_enabled(self._is_tracked()):
+        with torch.set_grad_enabled(self._program.hazards.tracks):
             return captured(self.plan(), inputs)
 
     def __repr__(self) -> str:
@@ -321,12 +319,12 @@ class TaskGraph(Closed):
     # Generators, in loops, which close them at once: Ctrl-C may cut off what contextlib calls.
     def _started(self, timed: bool) -> Generator[Run]:
         for _ in self._alone():
-            run = self._run = Run(self.plan(), tracks=self._tracks, asked=True, timed=timed)
+            run = self._run = Run(self.plan(), asked=True, timed=timed)
             for _ in self._lanes.carrying_out(run._execution, here=False):
                 yield run
 
     def _ran(self, plan: Plan, *, here: bool = True, **how: Any) -> Run:
-        run = self._run = Run(plan, tracks=self._tracks, **how)
+        run = self._run = Run(plan, **how)
         for _ in self._lanes.carrying_out(run._execution, here=here):
             pass
         run.wait()
@@ -340,11 +338,8 @@ class TaskGraph(Closed):
             finally:
                 self._run = None
 
-    def _is_tracked(self) -> bool:
-        return self._tracks and torch.is_grad_enabled()
-
     def _plan(self, lanes: LaneCounts | None = None) -> Plan:
         """The plan with some numbers of lanes, or with those that are thought the fastest."""
-        lanes, of_chain = self._lanes.asked(lanes, are_short=not self._tracks)
-        known_s = self._measured_s.get(lanes, {})
-        return planned(self, self._program, lanes, of_chain, known_s, tracks=self._is_tracked())
+        are_short = not self._program.hazards.may_track
+        lanes, of_chain = self._lanes.asked(lanes, are_short=are_short)
+        return planned(self, self._program, lanes, of_chain, self._measured_s.get(lanes, {}))
