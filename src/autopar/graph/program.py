@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from autopar.graph.tracing import Traced  # which imports what nothing else needs
 
 _LYING = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.Generator)
-_UNTOLD = Declared([], random=False, fresh=False, complete=False)  # of what is no operator
 
 
 class Program:
@@ -38,11 +37,9 @@ class Program:
         self.nodes: list[Node] = []
         self.hazards = Hazards()
         self._graph = graph
-        self._weights: list[
-            tuple[dict[str, Any], str, torch.Tensor]
-        ] = []  # of modules that were traced
+        self._weights: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # of traced modules
         self._dtype: torch.dtype | None = None  # the default one when code was traced
-        self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
+        self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and who wrote it last
         self.inner = set[int]()  # nodes whose results nobody can ask for
 
     def add(
@@ -60,6 +57,7 @@ class Program:
         """Add a task, and the copies that it needs; see `TaskGraph.add`.
 
         Of what was traced all is known: what is no operator takes a part of a result, or hands on.
+        Of the program's own functions nothing is, but what they hold, and what `writes` says.
         """
         if not callable(fn):
             msg = f"fn is {what(fn)}; expected a function. Write add(fn, x), not add(fn(x))."
@@ -79,8 +77,9 @@ class Program:
         except ValueError as error:
             msg = f"task {name!r} {error}."
             raise ValueError(msg) from None
-        if told is None or not all(map(is_plain, leaves)):
-            told = _UNTOLD
+        is_own = not traced and (told is None or not all(map(is_plain, leaves)))
+        if is_own or told is None:
+            told = Declared([], random=False, fresh=False, complete=traced)
         said = [*(writes or ()), *told.writes]
         place = self._place(device, [*leaves, *said], fn, name)
         written = [self._written(value, leaves, place, name) for value in said]
@@ -89,46 +88,32 @@ class Program:
         if not _are_same(flat, leaves):
             leaves, spec = self._kept(args, kwargs, place)
         given = tuple(self._given(leaf, place, shared=told.fresh) for leaf in leaves)
-        unknown = told is _UNTOLD and writes is None and not traced
-        self._note(fn, given, written, told, unknown=unknown, traced=traced)
-        number = self._append(
-            *(name, fn, given, spec, place),
-            cost_s=cost_s,
-            keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
-            may_queue=told is _UNTOLD and not traced,
-            traced=traced,
-        )
-        return Task(self._graph, number, name, place)
-
-    def _note(
-        self,
-        fn: Callable[..., Any],
-        given: tuple[Any, ...],
-        written: list[Any],
-        told: Declared,
-        *,
-        unknown: bool,
-        traced: bool,
-    ) -> None:
         reads: list[Any] = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
+        if told.beyond and not traced:  # a trace has the whole tensor among its arguments
+            reads.append(ANYWHERE)
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
-        if told.beyond and not traced:  # a trace has the whole tensor among its arguments
-            reads.append(ANYWHERE)
-        changes = {*map(id, told.writes)}
+        changes, unknown = {*map(id, told.writes)}, is_own and writes is None
         uses = Uses(
             reads=[*reads, *filter(is_array, given)],
             writes=written,
-            holders=[fn, *holders] if told is _UNTOLD else holders,
+            holders=[fn, *holders] if is_own else holders,
             written_holders=[
                 leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
             ],
             fresh=told.fresh,
             unknown=unknown,
-            said=not (unknown or told.complete or (traced and told is _UNTOLD)),
+            said=not (unknown or told.complete),
         )
-        self.hazards.note(uses)
+        number = self._append(
+            *(uses, name, fn, given, spec, place),
+            cost_s=cost_s,
+            keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
+            may_queue=is_own,
+            traced=traced,
+        )
+        return Task(self._graph, number, name, place)
 
     def add_traced(self, code: Traced) -> Any:
         """Add the operators of traced code; return its result with tasks in place of tensors."""
@@ -148,11 +133,10 @@ class Program:
         result = with_tasks(code.result)
         shown = {leaf.number for leaf in pytree.tree_leaves(result) if isinstance(leaf, Task)}
         self.inner.update({task.number for task in tasks.values()} - shown)
-        if not all(leaf is result for leaf in pytree.tree_leaves(result, is_leaf=is_size)):
-            return result
-        if isinstance(result, Task):  # by itself, or another value or nothing
-            return result
-        return self.add(itself, (result,), {}, name="result", writes=())
+        is_value = all(one is result for one in pytree.tree_leaves(result, is_leaf=is_size))
+        if is_value and not isinstance(result, Task):  # it may be nothing
+            return self.add(itself, (result,), {}, name="result", writes=())
+        return result
 
     def require_as_traced(self) -> None:
         """Refuse to go on without the weights that modules have got since, or by another dtype."""
@@ -192,8 +176,9 @@ class Program:
             for node, before in zip(self.nodes, all_before, strict=True)
         ]
 
-    def _append(self, *what: Any, **options: Any) -> int:
+    def _append(self, uses: Uses, *what: Any, **options: Any) -> int:
         """Add a node, made of what comes after its number, which is returned."""
+        self.hazards.note(uses)
         self.nodes.append(Node(len(self.nodes), *what, **options))
         return len(self.nodes) - 1
 
@@ -230,9 +215,8 @@ class Program:
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
-        self.hazards.note(Uses([value]))
-        name = f"{name} to {device}"
-        number = self._append(name, None, (value,), spec, device, source=source)
+        what = Uses([value]), f"{name} to {device}", None, (value,), spec, device
+        number = self._append(*what, source=source)
         if shared:
             self._copies[key] = number
         return Result(number)
