@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import operator
 import pickle
 import random
 import threading
@@ -89,13 +88,19 @@ class Change(NamedTuple):
 class _Holder(NamedTuple):
     label: Callable[[Any], str]
     read: Callable[[], dict[Any, Any]]
-    write: Callable[[dict[Any, Any]], object]
+    put: Callable[[Any, Any], object]  # at a key; `ABSENT` takes away what is there
+    clear: Callable[[], object] | None  # first, where the order of what is put counts
     before: dict[Any, Any]
 
     def restore(self) -> None:
         now, before = self.read(), self.before
-        if not (_same([*now], [*before]) and all(map(operator.is_, now.values(), before.values()))):
-            self.write(before)
+        left = {key: before.get(key, ABSENT) for key in (*before, *now)}
+        changed = {key: old for key, old in left.items() if now.get(key, ABSENT) is not old}
+        if self.clear and (changed or not _same([*now], [*before])):
+            self.clear()
+            changed = before
+        for key, old in changed.items():
+            self.put(key, old)
 
 
 class State:
@@ -160,7 +165,7 @@ class State:
             label = f"{name}.{{}}".format
             self._hold_slots(value, slots, label)
             if is_a(value, FakeTensor):  # that nobody uses later
-                self._hold(label, functools.partial(attributes_of, value), vars(value).update)
+                self._hold(label, functools.partial(attributes_of, value), vars(value).__setitem__)
             else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
@@ -179,7 +184,7 @@ class State:
             self._hold(
                 lambda _: f"the state of {name}",
                 lambda: {"": pickle.dumps((get(), getattr(seeds, "n_children_spawned", 0)))},
-                lambda old: put(pickle.loads(old[""])[0]),
+                lambda _, old: put(pickle.loads(old)[0]),
             )
         elif _is_iterator(kind) or is_a(value, _LEADING_ON):
             self.iterators += [name] if _is_iterator(kind) else []
@@ -245,13 +250,10 @@ class State:
         """Hold what lies in a container of some kind, whatever a class made of it."""
         self._seen[id(value)] = value
         items, put = _CONTAINERS[base]
-
-        def write(old: dict[Any, Any]) -> None:
-            base.clear(value)
-            for key, item in old.items():
-                put(value, key, item)
-
-        self._hold(label, lambda: dict(items(value)), write)
+        self._hold(
+            *(label, lambda: dict(items(value)), lambda key, item: put(value, key, item)),
+            clear=lambda: base.clear(value),
+        )
 
     def _hold_slots(
         self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
@@ -283,22 +285,17 @@ class State:
             there = ((name, get(name, ABSENT)) for name in names)
             return {name: item for name, item in there if item is not ABSENT}
 
-        def write(old: dict[str, Any]) -> None:
-            now = read()
-            for name in {*old, *now}:
-                if now.get(name, ABSENT) is not old.get(name, ABSENT):
-                    put(name, old.get(name, ABSENT))
-
-        self._hold(label, read, write)
+        self._hold(label, read, put)
 
     def _hold(
         self,
         label: Callable[[Any], str],
         read: Callable[[], dict[Any, Any]],
-        write: Callable[[dict[Any, Any]], object],
+        put: Callable[[Any, Any], object],
+        clear: Callable[[], object] | None = None,
     ) -> None:
         before = read()
-        self._holders.append(_Holder(label, read, write, before))
+        self._holders.append(_Holder(label, read, put, clear, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
 
 
