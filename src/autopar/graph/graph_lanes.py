@@ -10,14 +10,13 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
 
 from autopar.device import new_stream
 from autopar.graph.execution import BROKEN_OFF, Execution
-from autopar.graph.node import Node
 from autopar.graph.plan import Plan
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
@@ -53,14 +52,6 @@ class GraphLanes:
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
         self._kept: contextlib.ExitStack | None = None
-        self._process = os.getpid()  # where they are kept
-
-    def that_differ(self, nodes: Sequence[Node]) -> list[LaneCounts]:
-        """The fewest, and the most where that makes a difference to some nodes."""
-        kinds, few, many = {node.device.type for node in nodes}, self.few, self.many
-        more_cpu_lanes = "cpu" in kinds and few.cpu_lanes < many.cpu_lanes
-        more_streams = "cuda" in kinds and few.streams < many.streams
-        return [few, many] if more_cpu_lanes or more_streams else [few]
 
     def asked(self, lanes: LaneCounts | None, *, are_short: bool) -> tuple[LaneCounts, LaneCounts]:
         """How many lanes a plan is to have, and how many if its tasks are nearly a chain.
@@ -75,7 +66,7 @@ class GraphLanes:
         if self._kept is not None:
             msg = "the graph's lanes are open already; expected one `with graph:` at a time."
             raise RuntimeError(msg)
-        self._kept, self._process = contextlib.ExitStack(), os.getpid()
+        self._kept = contextlib.ExitStack()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -120,12 +111,6 @@ class GraphLanes:
         Where the calling thread can do it all, `here` lets it do that at once.
         """
         here = here and run.plan._is_for_one_thread
-        if not here and self._kept is not None and self._process != os.getpid():
-            msg = (
-                "the graph's lanes are open in another process, which this one was forked from; "
-                "expected a run where they are. Leave the `with` block first, or fork before it."
-            )
-            raise RuntimeError(msg)
         with contextlib.ExitStack() as opened:
             lanes: dict[str, Lane] = {}
             try:

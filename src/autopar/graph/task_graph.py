@@ -303,7 +303,8 @@ class TaskGraph(Closed):
         self._lanes.__exit__(*error)
 
     def _measure(self, repeats: int, alone: bool) -> None:
-        counts = self._lanes.that_differ(self._program.nodes)
+        few, many = self._lanes.few, self._lanes.many
+        counts = [few, many][: 1 + (self._plan(few).resources != self._plan(many).resources)]
         self._measured_s = {n: self._costs_s(self._plan(n), repeats, alone) for n in counts}
         plans = {n: self._plan(n) for n in counts}  # by these costs
         self._lanes.choose(plans, repeats, lambda plan, here: self._ran(plan, here=here).wall_s)
