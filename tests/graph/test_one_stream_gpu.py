@@ -107,7 +107,7 @@ def test_what_moves_to_another_gpu_is_no_barrier():
     x, y = torch.rand(8, device="cuda:0"), torch.rand(8, device="cuda:1")
     graph, result = TaskGraph.trace(spread, x, y)
     plan = graph.plan()
-    assert not any(told.unknown for told in plan._guard.hazards.told)
+    assert not any(told.unknown for told in plan._hazards.told)
     assert all(map(torch.equal, graph.run()[result], spread(x, y)))
 
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from autopar.device import new_stream
 from autopar.effects.memory import Closed, is_size
-from autopar.effects.task import Task
+from autopar.effects.state import State
 from autopar.graph.node import Node
 from autopar.graph.plan import Plan
-from autopar.graph.run import require_tasks
+from autopar.graph.run import results_of
 from autopar.graph.schedule import Resource, Schedule, schedule
-from autopar.graph.unchanged import unchanged
-from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
 from autopar.torch_private import clear_workspaces, end_allocating_to, pytree, release_pool
 
@@ -25,6 +24,7 @@ BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues b
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
 _ROUNDS = 15
 _WARM_UPS = 2
+_SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
 
 
 @dataclass(eq=False, repr=False)
@@ -82,12 +82,7 @@ class Captured(Closed):
         Raises:
             KeyError: It is no task, or lies where it can't be replaced.
         """
-        leaves, spec = require_tasks(task)
-        value = spec.unflatten(
-            self._results[leaf.number] if isinstance(leaf, Task) else leaf for leaf in leaves
-        )
-        use_on_current_streams(value)
-        return value
+        return results_of(task, lambda one: self._results[one.number])
 
 
 def captured(plan: Plan, inputs: Iterable[torch.Tensor]) -> Captured:
@@ -95,7 +90,7 @@ def captured(plan: Plan, inputs: Iterable[torch.Tensor]) -> Captured:
     jobs = [job._replace(resource="gpu") for job in plan.schedule.jobs]
     with torch.cuda.device(gpu_of(plan.nodes)):
         held, static = _with_static(plan.nodes, list(inputs))
-        with unchanged(held) as generators:
+        with _unchanged(held) as generators:
             tries = []
             for branches in (1, *BRANCHES):
                 if branches <= len(held):
@@ -148,6 +143,52 @@ def _with_static(
 
     held = tuple(replace(node, leaves=tuple(map(held_in, node.leaves))) for node in nodes)
     return held, [static[id(tensor)] for tensor in inputs]
+
+
+@contextmanager
+def _unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
+    """Give tensors that tasks write, and random numbers, back: trials are no runs.
+
+    Yields the generators of the GPU's random numbers that tasks use, beside the default one.
+    """
+    gpu = nodes[0].device
+    state = State((node.name, (node.fn, node.leaves)) for node in nodes)
+    whole = [tensor for _, tensor in state.tensors if not is_lazy(tensor)]
+    listed = {id(tensor): tensor for tensor in whole if tensor.device == gpu or _is_small(tensor)}
+    tensors = [(tensor, tensor.detach().clone()) for tensor in listed.values()]
+    defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
+    states = [(generator, generator.get_state()) for generator in [*defaults, *state.generators]]
+
+    def give_back() -> None:
+        torch.cuda.synchronize(gpu)
+        for generator, before in states:
+            generator.set_state(before)
+        for tensor, value in tensors:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not _equal(tensor.detach(), value):
+                    tensor.copy_(value)
+        torch.cuda.synchronize(gpu)
+
+    try:
+        yield [generator for generator in state.generators if generator.device == gpu]
+    except BaseException as error:
+        try:
+            give_back()
+        except Exception as later:
+            error.add_note(f"after that, tensors could not be given their values back: {later}")
+        raise
+    give_back()
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, other)
+    except (RuntimeError, NotImplementedError):  # some layouts and dtypes can't be compared
+        return False
 
 
 def _capture(

@@ -145,7 +145,7 @@ class Execution:
         Autograd is off where it doesn't track; all else is as the lane's caller has it.
         """
         share = self.steps[host]
-        tracks = self.plan._guard.hazards.may_track
+        tracks = self.plan._hazards.may_track
         with contextlib.nullcontext() if tracks else torch.no_grad():
             if self.in_order:
                 on_gpu = lambda step: bool(self.plan.nodes[step.job].gpus)  # noqa: E731
@@ -224,7 +224,8 @@ class Execution:
     def _call(self, number: int) -> Any:
         """Run a task, held to what it has said, and observed by an audit or named for tools."""
         node = self.plan.nodes[number]
-        call = functools.partial(self.plan._guard.call, node, self.results)
+        watched = self.plan._watched[number]
+        call = functools.partial(self.plan._hazards.call, node, watched, self.results)
         if self._audit is not None:
             return self._audit.call(node, call, self.results)
         with contextlib.nullcontext() if self.in_order else annotate(node.name):

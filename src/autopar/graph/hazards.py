@@ -1,4 +1,7 @@
-"""Hazards: which nodes of a graph must wait for which, by the memory that they read and write."""
+"""Hazards: which nodes of a graph must wait for which, by the memory that they read and write.
+
+What a node has said of that it is held to as it runs, by the version counters of tensors.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from autopar.effects.access import ANYWHERE, Accesses, ByteRange, Places
-from autopar.effects.memory import has_place, memory_in, ranges_of
-from autopar.graph.node import Result
+from autopar.effects.memory import has_place, is_whole, memory_in, memory_key, ranges_of
+from autopar.graph.node import Node, Result
+from autopar.torch_private import pytree
 
 Memory = frozenset[ByteRange]
 
@@ -100,10 +105,45 @@ class Hazards:
             self._memory.append(frozenset([own]) if told.unknown or not behind else behind)
         return self._memory[value.node]
 
+    def watched(self) -> list[list[Any]]:
+        """By node what it must not change, where it can be held to what it has said."""
+        return [self._watched(n) if uses.said else [] for n, uses in enumerate(self.told)]
+
+    def call(self, node: Node, watched: Sequence[Any], results: Sequence[Any]) -> Any:
+        """Run a task in the calling thread, and hold it to what it has said that it writes.
+
+        Of parts of larger tensors nothing is known, as others may write beside them and one counter
+        is for all; nor of inference tensors, which have none.
+        """
+        counted = []
+        for value in watched:
+            parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
+            counted += [(part, part._version) for part in parts if part is value or _counts(part)]
+        result = node.call(results)
+        for tensor, version in counted:
+            if tensor._version != version and not self._is_said(node, tensor, results):
+                msg = (
+                    f"task {node.name!r}, or one that ran at once, changed "
+                    f"{_name(node, tensor, results)}, and did not say so; expected it in `writes`. "
+                    f"Add it, or leave `writes` out, which keeps the order."
+                )
+                raise RuntimeError(msg)
+        return result
+
     def filled(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
         """Values of a run in place of those that stand for results."""
         for value in values:
             yield from memory_in(results[value.node]) if isinstance(value, Result) else (value,)
+
+    def _watched(self, number: int) -> list[Any]:
+        said = {*map(_key, self.writes[number])}
+        used = [value for value in self.used[number] if _key(value) not in said]
+        return [value for value in used if isinstance(value, Result) or _counts(value)]
+
+    def _is_said(self, node: Node, tensor: torch.Tensor, results: Sequence[Any]) -> bool:
+        """Whether it shares its memory with something that the task writes, as a view does."""
+        said = self.filled(self.writes[node.number], results)
+        return memory_key(tensor) in map(memory_key, said)
 
     def _look_at(self, count: int) -> None:
         new = self.told[len(self.used) : count]
@@ -137,3 +177,27 @@ def _place(tensor: torch.Tensor) -> object:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
     except (RuntimeError, NotImplementedError, ValueError):  # as a sparse one, or a lazy module's
         return id(tensor)
+
+
+def _key(value: Any) -> object:
+    return value if isinstance(value, Result) else memory_key(value)
+
+
+def _counts(value: Any) -> bool:
+    """Whether it is a tensor whose version counter tells of its own changes alone."""
+    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_inference():
+        return False
+    return is_whole(value)
+
+
+def _name(node: Node, what: torch.Tensor, results: Sequence[Any]) -> str:
+    """What an argument is called, for people."""
+    shape = tuple(what.shape)
+    given = pytree.tree_unflatten(node.leaves, node.spec)
+    paths, _ = pytree.tree_flatten_with_path(given, is_leaf=lambda value: type(value) is Result)
+    for path, leaf in paths:
+        value = results[leaf.node] if isinstance(leaf, Result) else leaf
+        if any(part is what for part in memory_in(value)):
+            kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
+            return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"
+    return f"a tensor of shape {shape} that its function holds"

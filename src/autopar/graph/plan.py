@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.effects.memory import Closed
-from autopar.graph.guard import Guard
+from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.graph.program import Program
 from autopar.graph.schedule import (
@@ -75,7 +75,8 @@ class Plan(Closed):
     nodes: tuple[Node, ...]
     schedule: Schedule
     resources: dict[str, Resource]
-    _guard: Guard  # what tasks have said that they write, to compare with what they do
+    _hazards: Hazards  # what tasks have said that they read and write
+    _watched: list[list[Any]]  # by node what it must not change
     known: bool = True
     _inner: frozenset[int] = frozenset()  # nodes whose results nobody can ask a run for
     _graph: object = None  # whose plan it is
@@ -182,8 +183,9 @@ class Plan(Closed):
                         slots.append(len(nodes) + len(constants))
                         constants.append(leaf)
                 values = taken(slots)
-                if self._guard.watched[job]:
-                    call, values = functools.partial(self._guard.call, nodes[job]), _all_values
+                if watched := self._watched[job]:
+                    call = functools.partial(self._hazards.call, nodes[job], watched)
+                    values = _all_values
                 of[host].append(Step(job, call, values, waits, done[job], lane))
         return Steps(of, constants)
 
@@ -231,7 +233,7 @@ class Plan(Closed):
 
     def __str__(self) -> str:
         text = str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
-        all_told = zip(self.nodes, self._guard.hazards.told, strict=False)
+        all_told = zip(self.nodes, self._hazards.told, strict=False)
         names = [repr(node.name) for node, told in all_told if told.unknown]
         if not names or len(self.nodes) == 1:
             return text
@@ -270,9 +272,9 @@ def planned(
     for node in nodes:
         here = Resource(streams) if node.gpus else Resource(cpu_lanes, cpu_lanes)
         resources[node.resource] = Resource() if node.fn is None else here
-    order, guard = schedule(jobs, resources), Guard(nodes, program.hazards)
-    known, inner = len(known_s) == len(nodes), frozenset(program.inner)
-    return Plan(tuple(nodes), order, resources, guard, known, inner, graph)
+    order, hazards = schedule(jobs, resources), program.hazards
+    known, inner, watched = len(known_s) == len(nodes), frozenset(program.inner), hazards.watched()
+    return Plan(tuple(nodes), order, resources, hazards, watched, known, inner, graph)
 
 
 def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from traceback import format_exception_only
 from typing import Any
 
@@ -46,24 +46,14 @@ class Run(Closed):
     def __getitem__(self, task: Any) -> Any:
         """The result of a task, or of tasks in nested containers; waits for it.
 
-        What is no task in a container stays as it is, as a number does that traced code has
-        returned.
+        What is no task in a container stays as it is, as a number that traced code has returned.
 
         Raises:
             Exception: What the task raised.
             RuntimeError: It was not run, as another one failed before.
             KeyError: It is no task of the graph that was run, or lies where it can't be replaced.
         """
-        if type(task) is Task:  # by far the most often
-            value = self._result(task)
-        elif type(task) is list and all(type(part) is Task for part in task):  # in half the time
-            value = [*map(self._result, task)]
-        else:
-            leaves, spec = require_tasks(task)
-            found = [self._result(leaf) if isinstance(leaf, Task) else leaf for leaf in leaves]
-            value = pytree.tree_unflatten(found, spec)
-        use_on_current_streams(on_gpus(value))
-        return value
+        return results_of(task, self._result)
 
     def _result(self, task: Task) -> Any:
         number = task.number
@@ -217,20 +207,30 @@ class Starting(NoValue):
             self._run.wait()  # not within a generator, which lets no StopIteration through
 
 
-def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The tasks that are asked for, and what else lies in their containers, as a list.
+def results_of(asked: Any, result_of: Callable[[Task], Any]) -> Any:
+    """The result of a task, or of all in nested containers, for the current streams to use.
 
     Refuses to look up what is no task, and tasks where they can't be replaced by results.
     """
-    leaves, spec = pytree.tree_flatten(asked, is_leaf=is_size)
-    for part in held_by(*(leaf for leaf in leaves if type(leaf) is not Task)):
-        if type(part) is Task:
-            msg = f"{part!r} lies in a container of another kind; expected lists, tuples and dicts."
+    if type(asked) is Task:  # by far the most often
+        value = result_of(asked)
+    elif type(asked) is list and all(type(part) is Task for part in asked):  # in half the time
+        value = [*map(result_of, asked)]
+    else:
+        leaves, spec = pytree.tree_flatten(asked, is_leaf=is_size)
+        for part in held_by(*(leaf for leaf in leaves if type(leaf) is not Task)):
+            if type(part) is Task:
+                where = "lies in a container of another kind"
+                msg = f"{part!r} {where}; expected lists, tuples and dicts."
+                raise KeyError(msg)
+        if spec.is_leaf():
+            expected = "expected a task, as graph.add returns it. Keep that one."
+            msg = f"the key is {what(asked)}; {expected}"
             raise KeyError(msg)
-    if spec.is_leaf() and not isinstance(asked, Task):
-        msg = f"the key is {what(asked)}; expected a task, as graph.add returns it. Keep that one."
-        raise KeyError(msg)
-    return leaves, spec
+        found = [result_of(leaf) if type(leaf) is Task else leaf for leaf in leaves]
+        value = spec.unflatten(found)
+    use_on_current_streams(on_gpus(value))
+    return value
 
 
 def _time_s(node: Node, moment: Moment) -> float:

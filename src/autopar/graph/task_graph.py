@@ -247,7 +247,7 @@ class TaskGraph(Closed):
         """
         for _ in self._alone():
             plan = self.plan()
-            audit = Audit(plan.nodes, plan._guard.hazards)
+            audit = Audit(plan.nodes, plan._hazards)
             self._ran(plan, in_order=True, audit=audit)
         return audit.sentences()
 
