@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from autopar.timing.measurement import format_seconds
 _CHAIN = 0.8  # of all work: several lanes could save a fifth at most, and share out the threads
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
+_Lanes = tuple[int, int]  # CPU lanes, and streams of each GPU
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
 
 
@@ -43,15 +43,12 @@ class Step(NamedTuple):
     call: Callable[..., Any]
     values: Callable[[list[Any]], Sequence[Any]]  # takes what to call it with out of a run's memory
     waits: tuple[int, ...]  # nodes on other lanes whose ends it waits for
-    done: list[int]  # nodes whose results nobody needs after it
+    done: list[int]  # inner nodes whose results nobody needs after it
     lane: str
 
 
-class Steps(NamedTuple):
-    """The steps of each thread, and what a run's memory holds behind the results of all nodes."""
-
-    of: Mapping[str, list[Step]]
-    constants: list[Any]
+# The steps of each thread, and what a run's memory holds behind the results of all nodes.
+Steps = tuple[Mapping[str, list[Step]], list[Any]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,56 +154,38 @@ class Plan(Closed):
 
     @functools.cached_property
     def _steps_in_order(self) -> Steps:
-        """What one thread does that does all, in the order of the program.
-
-        What is to wait for later tasks comes after them.
-        """
+        """What one thread does that does all, in the order of the program, but for `order`."""
         jobs = [job._replace(resource="") for job in self.schedule.jobs]
         entry_of = {entry.job: entry for entry in self.schedule.entries}
-        in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
-        share = [entry_of[entry.job] for entry in in_turn]
-        return self._made({"one by one": share}, on_one_lane=True)
+        in_turn = [entry.job for entry in schedule(jobs, {"": Resource()}, tries=0).entries]
+        return self._made({"one by one": [*map(entry_of.__getitem__, in_turn)]}, on_one_lane=True)
 
     def _made(self, shares: Mapping[str, Sequence[Entry]], *, on_one_lane: bool = False) -> Steps:
-        entries = itertools.chain(*shares.values())
-        nodes, done = self.nodes, self._done((job, on_one_lane or at) for job, at, *_ in entries)
-        constants: list[Any] = []
-        of: dict[str, list[Step]] = {host: [] for host in shares}
+        nodes, constants = self.nodes, list[Any]()
+        steps: dict[str, list[Step]] = {host: [] for host in shares}
+        done = defaultdict[int, list[int]](list)
+        # Of inner results: on which lanes they are, and who reads them last there, or makes them.
+        lanes, last = defaultdict[int, set[object]](set), dict[int, int]()
         for host, share in shares.items():
             for job, lane, waits, *_ in share:
                 call, leaves = nodes[job].prepared
                 slots = []
                 for leaf in leaves:
-                    if isinstance(leaf, Result):
-                        slots.append(leaf.node)
-                    else:
-                        slots.append(len(nodes) + len(constants))
-                        constants.append(leaf)
+                    is_result = isinstance(leaf, Result)
+                    slots.append(leaf.node if is_result else len(nodes) + len(constants))
+                    constants += [] if is_result else [leaf]
                 values = taken(slots)
                 if watched := self._watched[job]:
                     call = functools.partial(self._hazards.call, nodes[job], watched)
                     values = _all_values
-                of[host].append(Step(job, call, values, waits, done[job], lane))
-        return Steps(of, constants)
-
-    def _done(self, places: Iterable[tuple[int, object]]) -> dict[int, list[int]]:
-        """By node those inner ones whose results nobody needs after it.
-
-        They go as soon as the last task that reads them is behind them on their lane, which no
-        other lane reads them beside; or, in a run in order, once that has ended.
-        """
-        lanes = defaultdict[int, set[object]](set)
-        last: dict[int, int] = {}  # who reads it last, or makes it
-        for job, lane in places:
-            reads = [leaf.node for leaf in self.nodes[job].leaves if isinstance(leaf, Result)]
-            for number in self._inner.intersection([job, *reads]):
-                lanes[number].add(lane)
-                last[number] = job
-        done = defaultdict[int, list[int]](list)
+                steps[host].append(Step(job, call, values, waits, done[job], lane))
+                for number in self._inner.intersection([job, *slots]):
+                    lanes[number].add(on_one_lane or lane)
+                    last[number] = job
         for number, where in lanes.items():
-            if len(where) == 1:
+            if len(where) == 1:  # elsewhere it may be read later
                 done[last[number]].append(number)
-        return done
+        return steps, constants
 
     @functools.cached_property
     def _gpu_of_lane(self) -> dict[str, torch.device]:
@@ -247,20 +226,15 @@ class Plan(Closed):
 
 
 def planned(
-    graph: object,
-    program: Program,
-    lanes: tuple[int, int],
-    of_chain: tuple[int, int],
-    measured_s: Mapping[int, float],
+    graph: object, program: Program, lanes: _Lanes, of_chain: _Lanes, times_s: Mapping[int, float]
 ) -> Plan:
-    """The plan of a graph's program on so many CPU lanes, and streams of each GPU.
+    """The plan of a graph's program on so many CPU lanes and streams, others if it is a chain.
 
-    If its tasks are nearly a chain it has others. Costs are those that were given, or else
-    measured.
+    Costs are those that were given, or else measured.
     """
     nodes = program.in_order()
     given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
-    known_s = {**measured_s, **given_s}
+    known_s = {**times_s, **given_s}
     guess_s = statistics.median(known_s.values() or [_GUESSED_S])
     jobs = [
         Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
