@@ -213,12 +213,12 @@ def test_who_waits_for_a_run_goes_on_where_ctrl_c_cuts_off_its_end(in_time, monk
             time.sleep(1e-3)
         raise ValueError("on purpose")
 
-    def cut_off(execution, share):
+    def cut_off(execution, number):
         raise KeyboardInterrupt
 
     graph.add(fail_once_it_is_waited_for)
     later, other = graph.add(int), threading.Thread(target=look)
-    monkeypatch.setattr(Execution, "_give_up", cut_off)
+    monkeypatch.setattr(Execution, "_issue", cut_off)
     with pytest.raises(KeyboardInterrupt):
         in_time(graph.run)
     other.join(_WAIT_S)

@@ -25,11 +25,10 @@ def require_none_hidden(
     name: str,
     what: str,
 ) -> None:
-    """Refuse containers that hold something of a kind where nobody looks for it.
+    """Refuse containers that hold something of a kind where nobody looks for it, and generators.
 
-    `leaves` are those that are not of that kind, and of each the first thousand parts are looked
-    at; `name` says where they are from, `what` what is looked for. What is only made as it is
-    iterated over, such as a generator, is refused as it is.
+    `leaves` are those that are not of that kind; `name` says where they are from, `what` what is
+    looked for.
     """
     for leaf in itertools.chain(leaves, _keys_in(values)):
         if type(leaf) in _OPEN:

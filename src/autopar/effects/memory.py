@@ -85,11 +85,8 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
 def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
     """Where tensors, storages and arrays in nested containers lie; a range of bytes is its own.
 
-    What has no address, as an empty tensor, counts as a memory of its own.
-
-    Args:
-        values: What lies somewhere.
-        whole: Whether a tensor stands for all memory that it is a part of.
+    What has no address, as an empty tensor, counts as a memory of its own. With `whole` a tensor
+    stands for all memory that it is a part of.
     """
     if isinstance(values, ByteRange):
         yield values

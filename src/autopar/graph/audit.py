@@ -90,11 +90,7 @@ class Observer(TorchDispatchMode):
 
 
 class Audit:
-    """Observes the tasks of a run in order that have said what they write.
-
-    Torch's own operators declare what they use, and tasks that say nothing keep the order of the
-    program, so neither has anything to hide.
-    """
+    """Observes the tasks of a run in order that have said what they write."""
 
     def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
         self._nodes, self._hazards = nodes, hazards

@@ -288,10 +288,7 @@ def _issue(
     stream: torch.cuda.Stream,
     begun: list[str],
 ) -> list[Any]:
-    """Queue all on their streams, after what a stream has, and before what it gets.
-
-    Names of nodes are noted in `begun` as they are queued.
-    """
+    """Queue all on their streams, after what a stream has, and before what it gets."""
     results: list[Any] = [None] * len(nodes)
     ends: dict[int, torch.cuda.Event] = {}
     fork = stream.record_event()

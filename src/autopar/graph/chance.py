@@ -30,8 +30,7 @@ _GIVEN = (
 class Chance:
     """Torch's own generators, and others that the code can reach, in states that nobody expects.
 
-    Tracing draws nothing. Each draw is made up for here, so that a generator which the code has
-    seeded, or put back, is not as expected.
+    As tracing draws nothing, each draw is made up for: what the code has seeded is not as expected.
     """
 
     def __init__(self, generators: Iterable[torch.Generator]) -> None:

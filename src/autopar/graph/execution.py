@@ -43,26 +43,17 @@ class Execution:
 
     Ctrl-C may cut off any step of the main thread, so no wait rests on one: who waits for a node
     looks from time to time whether it still comes.
-
-    Args:
-        plan: What is to be done.
-        timed: Whether a GPU's times are taken, by events: they cost as much as a short launch.
-        asked: Whether results may be asked for before the end.
-        in_order: Whether one thread does all in the order of the program.
-        audit: What observes the tasks, in a run in order.
-        alone: Whether a run in order takes a GPU's times on the device, behind something that
-            keeps it busy while the host launches.
     """
 
     def __init__(
         self,
         plan: Plan,
         *,
-        timed: bool = False,
-        asked: bool = False,
-        in_order: bool = False,
-        audit: Audit | None = None,
-        alone: bool = False,
+        timed: bool = False,  # a GPU's times are taken, by events: each costs a short launch
+        asked: bool = False,  # results may be asked for before the end
+        in_order: bool = False,  # one thread does all in the order of the program
+        audit: Audit | None = None,  # observes the tasks, in a run in order
+        alone: bool = False,  # so are a GPU's times, behind what keeps it busy during the launch
     ) -> None:
         count, self.start_s = len(plan.nodes), time.perf_counter()
         self.plan, self.in_order = plan, in_order
@@ -140,10 +131,7 @@ class Execution:
         over.wait(look_again)
 
     def _work(self, host: str) -> None:
-        """Do a thread's share, in order; what fails is kept, and nothing is begun after it.
-
-        Autograd is off where it doesn't track; all else is as the lane's caller has it.
-        """
+        """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
         share = self.steps[host]
         tracks = self.plan._hazards.may_track
         with contextlib.nullcontext() if tracks else torch.no_grad():
@@ -208,8 +196,9 @@ class Execution:
                     self._issue(job)
         except BaseException as error:
             self._fail(step, error)
-        if errors:
-            self._give_up(share)
+        if errors:  # nobody is to wait for what will not come
+            for step in share:
+                self._issue(step.job)
 
     def _with_calls(self, share: list[Step]) -> list[Step]:
         """Steps whose calls go through `_call` where somebody looks on, or something is cast."""
@@ -247,11 +236,6 @@ class Execution:
         self.errors.append(failed := (error, node))
         if self.errors[0] is failed:
             note(error, f"in task {node.name!r} on lane {step.lane!r} ({node.device})")
-
-    def _give_up(self, share: Iterable[Step]) -> None:
-        """Let nobody wait for what will not come."""
-        for step in share:
-            self._issue(step.job)
 
     def _launch(self, begun: set[torch.cuda.Stream], step: Step) -> None:
         """Queue a task or copy on a stream."""

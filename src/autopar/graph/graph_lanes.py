@@ -54,10 +54,7 @@ class GraphLanes:
         self._kept: contextlib.ExitStack | None = None
 
     def asked(self, lanes: LaneCounts | None, *, are_short: bool) -> tuple[LaneCounts, LaneCounts]:
-        """How many lanes a plan is to have, and how many if its tasks are nearly a chain.
-
-        If not told, as many as were the fastest; before that is known few where tasks are short.
-        """
+        """How many lanes a plan is to have if that is not told, and how many if it is a chain."""
         if known := lanes or self.best:
             return known, known
         return self.few if are_short else self.many, self.few
@@ -84,14 +81,10 @@ class GraphLanes:
     def choose(
         self, plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
     ) -> None:
-        """Choose how many lanes there are from now on; see `fastest`.
-
-        A run counts after one of its kind, with lanes that are kept, or opened anew, as they would
-        be now, and without those of other plans.
-        """
+        """Choose how many lanes there are from now on; see `fastest`."""
 
         def settled_s(plan: Plan, here: bool) -> float:
-            self._let_go()
+            self._let_go()  # of the lanes of other plans
             time.sleep(_SETTLED_S)
             wall_s(plan, here)  # it wakes its own threads
             return wall_s(plan, here)
@@ -106,10 +99,7 @@ class GraphLanes:
             self._kept.close()
 
     def carrying_out(self, run: Execution, *, here: bool) -> Iterator[None]:
-        """Start a run, and wait for all of it at the next step; `Run.wait` tells errors.
-
-        Where the calling thread can do it all, `here` lets it do that at once.
-        """
+        """Start a run, or do it all `here` if it can be, and wait for it at the next step."""
         here = here and run.plan._is_for_one_thread
         with contextlib.ExitStack() as opened:
             lanes: dict[str, Lane] = {}
@@ -176,11 +166,7 @@ def fastest(
 
     Runs take turns, as a machine has slow times, which are to meet all alike. It has slow cores as
     well, so several lanes must be faster than one in the calling thread and in one of its own.
-
-    Args:
-        plans: By how many lanes they have: the fewest, and the most if that differs.
-        repeats: How many rounds there are at least.
-        wall_s: How long a run of a plan takes, in the calling thread if it can be.
+    `wall_s` runs a plan, in the calling thread if it is told so, and says how long that took.
     """
     (fewest, few), (most, many) = min(plans.items()), max(plans.items())
     if few is many or many._least_s > (1 - _GAIN) * few.makespan_s:

@@ -15,11 +15,7 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class Known:
-    """Numbers that each run has anew as they are here: no data, weight or chance is in them.
-
-    So are positions, counted from zero, and numbers in the code. They are computed at once, beside
-    the trace.
-    """
+    """Numbers in which no data, weight or chance is, as positions: computed beside the trace."""
 
     def __init__(self) -> None:
         # Of a tensor without memory, one with; and itself, as its number would be used again.

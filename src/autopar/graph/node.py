@@ -81,11 +81,7 @@ class Node:
 
     @functools.cached_property
     def prepared(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What runs it when it is called with some values, and what stands for those.
-
-        It runs in the calling thread, on its current streams. Containers are made anew for each
-        call.
-        """
+        """What runs it when it is called with some values, and what stands for those."""
         if self.fn is None:
             return functools.partial(pytree.tree_map, self._copied), self.leaves
         fn = self.fn
@@ -101,15 +97,12 @@ class Node:
         return functools.partial(fn, **kwargs) if kwargs else fn, self.leaves[:count]
 
     def call(self, results: Sequence[Any]) -> Any:
-        """Run what is prepared, given all results so far.
-
-        Of what was traced nothing is cast: what was cast then is part of the trace.
-        """
+        """Run what is prepared, given all results so far."""
         call, leaves = self.prepared
         values = filled(leaves, results)
         if not (self.traced and autocast_is_on()):
             return call(*values)
-        with ExcludeDispatchKeyGuard(AUTOCAST):
+        with ExcludeDispatchKeyGuard(AUTOCAST):  # what was cast then is part of the trace
             return call(*values)
 
     def _operator(self, operator: OpOverload) -> Callable[..., Any]:
@@ -123,7 +116,7 @@ class Node:
     def _lengths_of_lists(self) -> list[int]:
         """How many leaves are in each argument's list, 0 for one without, if that is all there is.
 
-        So it is where tensors are put together, for which pytree takes longer than torch does.
+        So it is where torch puts tensors together, sooner than pytree does the lists.
         """
         args, kwargs = pytree.tree_unflatten([0] * len(self.leaves), self.spec)
         lengths = [len(arg) if isinstance(arg, list) else 0 for arg in args]
@@ -172,10 +165,7 @@ def on_gpus(value: Any) -> list[torch.Tensor]:
 
 
 def wait_for_gpus(value: Any = None) -> None:
-    """Wait for the GPUs on which a CPU task has made what it returns, or for all if that is none.
-
-    Of a function that is not torch's nobody knows what it has queued, and where.
-    """
+    """Wait for the GPUs where a CPU task has made what it returns, or for all if that is none."""
     gpus: Iterable[torch.device | int] = {tensor.device for tensor in on_gpus(value)}
     if value is None and torch.cuda.is_initialized():
         gpus = range(torch.cuda.device_count())

@@ -185,10 +185,7 @@ class Program:
     def _kept(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> tuple[list[Any], pytree.TreeSpec]:
-        """Arguments out of those containers that a run has to make anew, as others stay.
-
-        It makes anew what holds a task, whose result belongs there, and a tensor to be copied.
-        """
+        """Arguments out of those containers that hold a task or are to be copied: others stay."""
         outermost = [(args, kwargs), args, kwargs]
 
         def stays(value: Any) -> bool:
@@ -200,7 +197,7 @@ class Program:
         return pytree.tree_flatten(outermost[0], is_leaf=stays)
 
     def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
-        """What to put among a node's arguments: a value, a result, or the result of a copy.
+        """What to put among a node's arguments: a value, a result, or that of a copy.
 
         Tasks share a copy if none of them can hand it on, for others to change.
         """

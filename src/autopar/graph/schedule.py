@@ -116,15 +116,8 @@ def schedule(
     """Order jobs, give them lanes, and find the waits that they need.
 
     Of jobs that could go next, the one goes first that has most to come after it (its upward
-    rank). Where there are few jobs, chance tries other orders, and the shortest schedule is kept.
-
-    Args:
-        jobs: What to do; `after` may name jobs that come later in the list.
-        resources: Each resource that a job names.
-        tries: How many other orders to try; fewer for more jobs if not given.
-
-    Raises:
-        ValueError: Jobs wait for each other in a circle.
+    rank). Where there are few jobs, chance tries other orders, as many as `tries` says, and the
+    shortest schedule is kept. A ValueError says that jobs wait for each other in a circle.
     """
     order, costs_s = _topological(jobs), [job.cost_s for job in jobs]
     ranks = _upward_ranks(jobs, order, costs_s)
@@ -185,10 +178,7 @@ def _upward_ranks(
 def _by_rank(
     jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
 ) -> tuple[float, list[Placed]]:
-    """Simulate jobs that are begun by rank, the highest first, as their resources come free.
-
-    Returns when the last one ends, and where all are.
-    """
+    """When the last job ends, and where all are, if those of the highest rank are begun first."""
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
     ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
@@ -217,10 +207,7 @@ def _by_rank(
 def _on_lanes(
     jobs: Sequence[Job], resources: dict[str, Resource], placed: list[Placed]
 ) -> tuple[Entry, ...]:
-    """Give each job a lane, and only such waits as are needed.
-
-    A chain stays on its lane; what branches off it goes to the lane that is idle the longest.
-    """
+    """Give each job a lane, a chain's or that which is idle the longest, and the waits it needs."""
     lanes: dict[str, list[str]] = {
         name: [name] if resource.lanes == 1 else [f"{name} #{i}" for i in range(resource.lanes)]
         for name, resource in resources.items()

@@ -67,10 +67,8 @@ class Traced(NamedTuple):
 def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     """Call a function on tensors without memory, and note the operators that it calls.
 
-    Backward passes by `torch.autograd.grad` and changes in place are among them. Nothing is
-    computed, and nothing changed. What it does that is no operator, and each number that it takes
-    from a shape, is as it was in this call. What can't be traced is refused with the reason, unless
-    a library has asked whether it is traced: then the code is called again, and that is answered.
+    What can't be traced is refused with the reason, unless a library has asked whether it is
+    traced, and was told no: then the code is called again, and the library has its own answer.
     """
     check_type("fn", fn, Callable, "a function. Write trace(fn, x), not trace(fn(x)).")
     asked: list[bool] = []
