@@ -136,9 +136,11 @@ class Execution:
         tracks = self.plan._hazards.may_track
         with contextlib.nullcontext() if tracks else torch.no_grad():
             if self.in_order:
-                on_gpu = lambda step: bool(self.plan.nodes[step.job].gpus)  # noqa: E731
-                for is_on_gpu, steps in itertools.groupby(share, on_gpu):
-                    if is_on_gpu:
+                nodes = self.plan.nodes
+                for gpus, steps in itertools.groupby(
+                    share, lambda step: nodes[step.job].gpus != []
+                ):
+                    if gpus:
                         self._do_each(steps, self._do_on_gpu)
                     else:
                         self._do_all([*steps])
@@ -165,28 +167,25 @@ class Execution:
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
         issued, awaited, errors = self.issued, self._awaited, self.errors
-        # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
-        looks = now is time.perf_counter and self.plan._may_use_gpus
-        held = thread_modes() if looks else None
+        # Where tasks of the CPU may queue something on a GPU, which one may be the first to use.
+        held = thread_modes() if now is time.perf_counter and self.plan._may_use_gpus else None
         step, begun = share[0], now()
         try:
             for step in self._with_calls(share):
                 job, call, values, waits, done, _ = step
-                if waits:
-                    for wait in waits:
-                        self._wait_for(wait)
-                        if isinstance(end := ends[wait], torch.cuda.Event):
-                            end.synchronize()
+                for wait in waits:
+                    self._wait_for(wait)
+                    if isinstance(end := ends[wait], torch.cuda.Event):
+                        end.synchronize()
                     begun = now()
                 if errors:
                     break
                 value = call(*values(results))
-                if looks:
-                    if nodes[job].may_queue:
-                        held.hold()  # type: ignore[union-attr]  # as it looks
-                        wait_for_gpus()
-                    elif value is not None and not getattr(value, "is_cpu", False):
-                        wait_for_gpus(value)
+                if held and nodes[job].may_queue:
+                    held.hold()
+                    wait_for_gpus()
+                elif held and value is not None and not getattr(value, "is_cpu", False):
+                    wait_for_gpus(value)
                 results[job], starts[job] = value, begun
                 ends[job] = begun = now()
                 for number in done:
@@ -204,11 +203,8 @@ class Execution:
         """Steps whose calls go through `_call` where somebody looks on, or something is cast."""
         if self._audit is None and not tools_listen() and not autocast_is_on():
             return share
-        calls = [functools.partial(self._call, step.job) for step in share]
-        return [
-            step._replace(call=call, values=taken(()))
-            for step, call in zip(share, calls, strict=True)
-        ]
+        call = functools.partial(functools.partial, self._call)
+        return [step._replace(call=call(step.job), values=taken(())) for step in share]
 
     def _call(self, number: int) -> Any:
         """Run a task, held to what it has said, and observed by an audit or named for tools."""
