@@ -65,8 +65,10 @@ def parts_of(value, path="", seen=None):
             yield from parts_of(item, f"{path}[{where}]", seen)
     elif isinstance(value, (list, tuple, set, collections.deque)):
         yield path, len(value)
-        for number, item in enumerate(value):
+        for number, item in enumerate([*value, getattr(value, "__dict__", {})]):
             yield from parts_of(item, f"{path}[{number}]", seen)
+    elif isinstance(value, types.BuiltinMethodType):
+        yield from parts_of(value.__self__, f"{path}.self", seen)
     elif isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield from parts_of(cell.cell_contents, f"{path}:{name}", seen)

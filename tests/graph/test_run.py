@@ -114,6 +114,8 @@ def test_what_is_no_task_of_the_run_is_refused():
     for hidden in ({task}, [frozenset([task])]):
         with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
             run[hidden]
+    with pytest.raises(TypeError, match="not iterable"):  # as other libraries ask what they get
+        iter(task)
     for leaf in ("ones", 0, None, torch.ones(2)):
         with pytest.raises(KeyError, match="expected a task, as graph.add returns it"):
             run[leaf]

@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+import queue
 import types
 import weakref
+from collections import deque
 
 import numpy
 import pytest
@@ -163,6 +165,10 @@ def a_cache_of_a_function():
     return lambda x: x + table(3), X3()
 
 
+class Items(list):
+    """A container with attributes."""
+
+
 class Weight(nn.Linear):
     def forward(self, x):
         return super().forward(x) * self.weight.requires_grad_(False).sum()
@@ -171,6 +177,7 @@ class Weight(nn.Linear):
 OLD_WEIGHT = "sets Linear.weight, .* also that of Linear.weight_orig.*Call it once"
 NO_SHAPE = r"Sequential\[0\].(weight|bias) has no shape yet.*Call it once"
 GROWN = r"changes Assigning.ema from .* shape \(4,\) .* to .* shape \(8,\)"
+NOT_THERE = "sets .*, which was not there"
 REFUSED += [
     (GROWN, lambda: assigning(grows)),
     ("sets Assigning.ema, .* also that of its result", lambda: assigning(returns_it_too)),
@@ -185,8 +192,13 @@ REFUSED += [
     (OLD_WEIGHT, lambda: (spectral_norm(linear()), numbers(2, 3))),
     ("changes .*requires_grad", lambda: (Weight(3, 3), X3())),
     ("changes .*training", lambda: using(nn.Dropout(), lambda x, layer: layer.eval()(x))),
-    ("sets .*, which was not there", lambda: using({}, lambda x, held: held.setdefault(1, x))),
-    ("sets .*, which was not there", lambda: using(set(), lambda x, held: (held.add(1), x)[1])),
+    (NOT_THERE, lambda: using({}, lambda x, held: held.setdefault(1, x))),
+    (NOT_THERE, lambda: using(set(), lambda x, held: (held.add(1), x)[1])),
+    (NOT_THERE, lambda: using([].append, lambda x, append: append(x * 2))),  # which C has made
+    ("changes value.unf", lambda: using(queue.Queue(), lambda x, held: (held.put(x * 2), x)[1])),
+    (NOT_THERE, lambda: using(Items(), lambda x, held: setattr(held, "count", 1))),
+    ("changes .* from 1 to 2", lambda: using(deque([1, 2]), lambda x, held: held.rotate())),
+    ("a run only repeats", lambda: using(torch.amp.GradScaler("cpu"), lambda x, s: s.scale(x))),
 ]
 REFUSED += [  # of tensors that are given; others are told apart by their memory
     (r"sets args\[0\]\.foo", lambda: (lambda x: setattr(x, "foo", 1) or x * 2, tagged())),
@@ -207,6 +219,19 @@ REFUSED += [
     )
     for held in (itertools.count(), iter([1]), map(abs, [1]), (number for number in [1]))
 ]
+
+
+def test_a_tensor_that_such_an_object_holds_is_changed_in_each_run():
+    names, items, waiting = Items(), Items([2.0]), queue.Queue()
+    names.mean, items.count = X3() * 0, 0  # and what is only read may be there
+
+    def update(x):
+        names.mean = names.mean + x
+        return names.mean * items[0] + waiting.qsize() + items.count
+
+    graph, result = TaskGraph.trace(update, torch.ones(3))
+    assert names.mean.tolist() == [0, 0, 0]
+    assert [graph.run()[result].tolist() for _ in range(2)] == [[2, 2, 2], [4, 4, 4]]
 
 
 def test_attributes_and_hooks_of_what_is_given_are_there():
