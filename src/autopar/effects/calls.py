@@ -100,12 +100,8 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     Raises:
         ValueError: It gives a tensor other memory, where tasks would not look for it.
 
-    >>> x = torch.ones(2)
-    >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
-    True
-    >>> declared(torch.add, (x, 1), {})
+    >>> declared(torch.add, (torch.ones(2), 1), {})
     Declared(writes=[], random=False, fresh=True, complete=True, beyond=False)
-    >>> declared(print, (x,), {})
     """
     name, (operator_name, schemas) = name_of(fn), schemas_of(fn)
     is_method = getattr(torch.Tensor, name, None) is fn
@@ -136,7 +132,11 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     fresh = not outputs and returns_fresh(fn)
     complete = operator_name.startswith("aten::")
     beyond = any(one.defaults.keys() >= _WHERE for one in told)
-    return Declared(_distinct(written), random, fresh, complete, beyond)
+    # Each leaf once, if it is memory, a generator or a task; others can't be written.
+    leaves = {id(leaf): leaf for leaf in pytree.tree_leaves(written)}.values()
+    kinds = (*MEMORY, torch.Generator, Task)
+    writes = [leaf for leaf in leaves if issubclass(type(leaf), kinds) or is_array(leaf)]
+    return Declared(writes, random, fresh, complete, beyond)
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -161,10 +161,3 @@ def name_of(fn: Callable[..., Any]) -> str:
 @functools.cache
 def _line_of(code: types.CodeType) -> str:
     return f"<lambda> in {Path(code.co_filename).name}:{code.co_firstlineno}"
-
-
-def _distinct(values: Any) -> list[Any]:
-    """Each leaf once, if it is memory, a generator or a task; others can't be written."""
-    leaves = {id(leaf): leaf for leaf in pytree.tree_leaves([*values])}
-    kinds = (*MEMORY, torch.Generator, Task)
-    return [leaf for leaf in leaves.values() if issubclass(type(leaf), kinds) or is_array(leaf)]

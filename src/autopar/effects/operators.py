@@ -44,7 +44,10 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
         return _of_packet(fn._qualified_op_name)
     if type(fn) not in ROUTINES or type(bound_to(fn)) not in (type(None), types.ModuleType):
         return "", ()
-    return ("", ()) if type(fn) is types.FunctionType else _of_routine(fn)
+    name = str(getattr(fn, "__name__", ""))  # not kept by function: torch.mm equals torch.dsmm
+    is_theirs = name and any(getattr(home, name, None) is fn for home in _HOMES)
+    is_python = type(fn) is types.FunctionType
+    return _of_packet(f"aten::{name}") if is_theirs and not is_python else ("", ())
 
 
 @functools.cache
@@ -65,13 +68,6 @@ def routine_of(operator: OpOverload, count: int) -> Callable[..., Any] | None:
     found = [getattr(one, name, None) for one in home if space == "aten" and name[:2] != "__"]
     kept = (types.BuiltinFunctionType, types.MethodDescriptorType)  # and no functions of Python
     return next((fn for fn in found if type(fn) in kept), None)
-
-
-def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
-    name = str(getattr(fn, "__name__", ""))  # not kept by function: torch.mm equals torch.dsmm
-    if not name or all(getattr(home, name, None) is not fn for home in _HOMES):
-        return "", ()
-    return _of_packet(f"aten::{name}")
 
 
 @functools.cache

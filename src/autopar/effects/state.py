@@ -56,19 +56,16 @@ _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.S
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 
-def _default_device() -> str | None:
-    """The default device, or None where none was set, which is not the same as `cpu`."""
-    context = getattr(DEFAULT_DEVICE, "device_context", None)
-    return None if context is None else str(context.device)
-
-
 def _setting(get: Callable[[], Any], put: Callable[[Any], Any]) -> property:
     return property(lambda _: get(), lambda _, value: put(value))
 
 
 _SETTINGS = {  # what all code shares
     "the default dtype": _setting(torch.get_default_dtype, torch.set_default_dtype),
-    "the default device": _setting(_default_device, torch.set_default_device),
+    "the default device": _setting(  # None where none was set, which is not the same as `cpu`
+        lambda: (mode := getattr(DEFAULT_DEVICE, "device_context", None)) and str(mode.device),
+        torch.set_default_device,
+    ),
     "whether gradients are on": _setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "how many threads operators use": _setting(torch.get_num_threads, torch.set_num_threads),
     "whether algorithms are deterministic": _setting(
@@ -201,10 +198,9 @@ class State:
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         self._left += [(fn.__qualname__, held) for held in (fn.__defaults__, fn.__kwdefaults__)]
-        if is_library(str(fn.__globals__.get("__name__"))):
-            return
-        self._left.append((fn.__qualname__, vars(fn)))
-        self._hold_globals(names_in(fn.__code__), fn.__globals__, "{}", set())
+        if not is_library(str(fn.__globals__.get("__name__"))):
+            self._left.append((fn.__qualname__, vars(fn)))
+            self._hold_globals(names_in(fn.__code__), fn.__globals__, "{}", set())
 
     def _hold_globals(
         self, names: frozenset[str], namespace: dict[str, Any], path: str, seen: set[int]

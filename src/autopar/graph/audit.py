@@ -38,12 +38,6 @@ class Observer(TorchDispatchMode):
 
     It takes up to 100 µs an operator. What happens in memory of another library, as NumPy's, and in
     sparse tensors is not noted.
-
-    >>> x = torch.ones(3)
-    >>> with Observer() as observer:
-    ...     _ = (x + 1).add_(x)
-    >>> [seen.written for seen in observer.seen]
-    [False]
     """
 
     def __init__(self) -> None:
@@ -104,12 +98,14 @@ class Audit:
         def ranges(values: Iterable[Any]) -> list[ByteRange]:
             return [lies for one in hazards.filled(values, results) for lies in ranges_of(one)]
 
-        written = ranges(hazards.writes[node.number])
-        for lies in written:
+        may_write, may_read = Places(), Places()
+        for lies in (written := ranges(hazards.writes[node.number])):
             self._written.add(lies, node.number)
+            may_write.add(lies)
         if not hazards.told[node.number].said:
             return call()
-        given = ranges(hazards.used[node.number])
+        for lies in written + ranges(hazards.used[node.number]):
+            may_read.add(lies)
         held = held_by(node.fn, *filled(node.leaves, results))
         own = [part for part in held if issubclass(type(part), torch.Generator)]
         generators = dict.fromkeys([*default_generators(), *own])
@@ -119,14 +115,9 @@ class Audit:
         for tensor in tensors_of([*memory_in(value)]):
             observer.note(tensor)
         changed = [by for by, state in states if not by.get_state().equal(state)]
-        said = Places(), Places()  # for what is written, and for what is read
-        for lies in written:
-            said[0].add(lies)
-        for lies in written + given:
-            said[1].add(lies)
         drawn = [Seen(random_numbers(generator), written=True) for generator in changed]
         for seen in (*observer.seen, *drawn):
-            if not said[not seen.written].covers(seen.lies):
+            if not (may_write if seen.written else may_read).covers(seen.lies):
                 self._unsaid.append((node, seen))
                 if seen.written:
                     self._written.add(seen.lies, node.number)

@@ -120,8 +120,9 @@ class Hazards:
             parts = memory_in(results[value.node]) if isinstance(value, Result) else [value]
             counted += [(part, part._version) for part in parts if part is value or _counts(part)]
         result = node.call(results)
-        for tensor, version in counted:
-            if tensor._version != version and not self._is_said(node, tensor, results):
+        for tensor in (tensor for tensor, version in counted if tensor._version != version):
+            said = self.filled(self.writes[node.number], results)
+            if memory_key(tensor) not in map(memory_key, said):  # as that of a view would be
                 msg = (
                     f"task {node.name!r}, or one that ran at once, changed "
                     f"{_name(node, tensor, results)}, and did not say so; expected it in `writes`. "
@@ -139,11 +140,6 @@ class Hazards:
         said = {*map(_key, self.writes[number])}
         used = [value for value in self.used[number] if _key(value) not in said]
         return [value for value in used if isinstance(value, Result) or _counts(value)]
-
-    def _is_said(self, node: Node, tensor: torch.Tensor, results: Sequence[Any]) -> bool:
-        """Whether it shares its memory with something that the task writes, as a view does."""
-        said = self.filled(self.writes[node.number], results)
-        return memory_key(tensor) in map(memory_key, said)
 
     def _look_at(self, count: int) -> None:
         new = self.told[len(self.used) : count]

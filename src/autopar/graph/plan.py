@@ -174,10 +174,10 @@ class Plan(Closed):
                     is_result = isinstance(leaf, Result)
                     slots.append(leaf.node if is_result else len(nodes) + len(constants))
                     constants += [] if is_result else [leaf]
-                values = taken(slots)
-                if watched := self._watched[job]:
+                watched = self._watched[job]
+                if watched:
                     call = functools.partial(self._hazards.call, nodes[job], watched)
-                    values = _all_values
+                values = (lambda results: (results,)) if watched else taken(slots)
                 steps[host].append(Step(job, call, values, waits, done[job], lane))
                 for number in self._inner.intersection([job, *slots]):
                     lanes[number].add(on_one_lane or lane)
@@ -257,10 +257,6 @@ def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
         return operator.itemgetter(*places)
     first = places[0] if places else 0
     return operator.itemgetter(slice(first, first + len(places)))
-
-
-def _all_values(results: list[Any]) -> Sequence[Any]:
-    return (results,)
 
 
 def tasks_and_copies(nodes: Sequence[Node]) -> str:

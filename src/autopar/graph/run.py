@@ -73,22 +73,16 @@ class Run(Closed):
             wait_for(node, lambda look: execution.wait_until_over(number, look))
         end = execution.ends[number]
         if end is None:
-            self._raise_for(number)
+            error, failed = execution.errors[0]
+            if failed is not None and failed.number == number:
+                self._raise_error()
+            why = f"task {failed.name!r} failed" if failed else "the run was broken off"
+            name = self.plan.nodes[number].name
+            msg = f"task {name!r} has no result: it was not run, because {why}."
+            raise RuntimeError(msg) from error
         if isinstance(end, torch.cuda.Event):
             wait_for_event(end)
         return execution.results[number]
-
-    def _raise_for(self, number: int) -> None:
-        """Say why a node has no result."""
-        error, failed = self._execution.errors[0]
-        why = "the run was broken off"
-        if failed is not None:
-            if failed.number == number:
-                self._raise_error()
-            why = f"task {failed.name!r} failed"
-        name = self.plan.nodes[number].name
-        msg = f"task {name!r} has no result: it was not run, because {why}."
-        raise RuntimeError(msg) from error
 
     def wait(self) -> None:
         """Wait for all tasks; Ctrl-C ends the wait.

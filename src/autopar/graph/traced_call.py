@@ -47,12 +47,10 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     """Whether a call copies a tensor to another device, and changes nothing else."""
-    source = node.args[0] if node.args else None
-    if isinstance(source, torch.fx.Node):
-        source = source.meta.get("val")
+    source = _tensor_of(node.args[0]) if node.args else None
     return (
         node.target is to_copy
-        and isinstance(source, torch.Tensor)
+        and source is not None
         and source.device != results[0].device
         and source.dtype == results[0].dtype
         and source.stride() == results[0].stride()
@@ -82,10 +80,10 @@ def remove_idle(graph: torch.fx.Graph) -> None:
 
 
 def _is_repeat(node: torch.fx.Node) -> bool:
-    """Whether a call only gives back what others have computed, as views of the same shape do.
+    """Whether a call only gives back what others have computed, as half of those of `matmul` do.
 
-    Half the calls of `matmul` are such. One stays that the code returns, or gives another form; and
-    so does one of a given tensor, which autograd may track where what is detached from it is not.
+    One stays that the code returns, or gives another form; and so does one of a given tensor, which
+    autograd may track where what is detached from it is not.
     """
     if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
         return False
@@ -95,9 +93,10 @@ def _is_repeat(node: torch.fx.Node) -> bool:
     origin = origin_of(node)
     if origin.op != "call_function" or origin.target is operator.getitem:  # of what, isn't known
         return False
-    tags = [getattr(user.target, "tags", ()) for user in node.users]
-    stays = any(user.op == "output" for user in node.users)
-    return not stays and not any(torch.Tag.inplace_view in some for some in tags)
+    gives_form = torch.Tag.inplace_view
+    return not any(
+        user.op == "output" or gives_form in getattr(user.target, "tags", ()) for user in node.users
+    )
 
 
 def origin_of(node: torch.fx.Node, stop: object = None) -> torch.fx.Node:
@@ -107,15 +106,20 @@ def origin_of(node: torch.fx.Node, stop: object = None) -> torch.fx.Node:
     return node
 
 
+def _tensor_of(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else node
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def _memory(node: Any) -> object:
-    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return memory_key(tensor) if isinstance(tensor, torch.Tensor) else node
+    tensor = _tensor_of(node)
+    return node if tensor is None else memory_key(tensor)
 
 
 def _form(node: Any) -> tuple[Any, ...] | None:
     """Where a call's tensor lies, and how, if that is known."""
-    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
+    tensor = _tensor_of(node)
+    if tensor is None or not has_place(tensor):
         return None
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     if any(type(number) is not int for number in numbers):  # as only a run has them

@@ -28,15 +28,7 @@ from autopar.effects.state import HOOKS, State, attributes_of, is_a
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.ctrl_c import held_back
-from autopar.graph.refused import (
-    Refusals,
-    Refused,
-    answering,
-    line_of,
-    raised_in,
-    reason,
-    refusing,
-)
+from autopar.graph.refused import Refusals, Refused, answering, line_of, raised_in, reason, refusing
 from autopar.graph.traced_call import Call, call_of, filled, remove_idle
 from autopar.graph.watch import Watch, require_memory
 from autopar.refusal import check_type
@@ -86,18 +78,18 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     attempt = _Attempt(fn, args, kwargs)
     try:
         trace = attempt.trace()
+        if left := attempt.forget():
+            msg = (
+                f"it keeps a tensor that it has made in {left}, for later calls. Call it once "
+                f"before, if that is for its first call only; or return it."
+            )
+            raise Refused(msg)
+        return trace
     except Exception as error:
         where = attempt.watch.line or line_of(raised_in(error))
         msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
         attempt.forget(error)
         raise ValueError(msg) from error
-    if left := attempt.forget():
-        msg = (
-            f"can't trace {_name(fn)}: it keeps a tensor that it has made in {left}, for later "
-            f"calls. Call it once before, if that is for its first call only; or return it."
-        )
-        raise ValueError(msg)
-    return trace
 
 
 class _Attempt:
@@ -233,10 +225,9 @@ def _require_whole(state: State) -> None:
             f"Take what it needs out of it before, or keep it where the code does not come to it."
         )
         raise Refused(msg)
-    for name, tensor in state.tensors:
-        if is_lazy(tensor):
-            msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
-            raise Refused(msg)
+    for name in (name for name, tensor in state.tensors if is_lazy(tensor)):
+        msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
+        raise Refused(msg)
 
 
 def _require_known(result: Any, given: tuple[torch.Tensor, ...]) -> None:

@@ -69,8 +69,8 @@ class Watch(TorchDispatchMode):
         self._chance, self._dtype = chance, torch.get_default_dtype()
         self.tracer = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self._mode = get_dispatch_mode(FAKE)
-        env = self._mode.shape_env  # of this trace alone
-        self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
+        env = self._mode.shape_env  # of this trace alone; it decides by numbers, or refuses that
+        env.evaluate_expr = self.keeping()(env.evaluate_expr)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -89,10 +89,8 @@ class Watch(TorchDispatchMode):
             self._require_untracked(func, args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs))
         result = self._noted(func, args, kwargs)
-        if func not in VIEWS:
-            return result
-        strides = _strides_of_view(args[0], result)
-        if strides == result.stride():
+        strides = _strides_of_view(args[0], result) if func in VIEWS else None
+        if strides is None or strides == result.stride():
             return result
         return self._noted(torch.ops.aten.as_strided.default, (result, result.shape, strides), {})
 
@@ -166,11 +164,6 @@ class Watch(TorchDispatchMode):
         with self.keeping():
             raise Refused(msg)
 
-    def _guarded(self, *args: Any, **kwargs: Any) -> Any:
-        """Decide by a number, or refuse that if only a run has it."""
-        with self.keeping():
-            return self._guard(*args, **kwargs)
-
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """One without memory in a tensor's place: torch computes at once with others alone."""
         if isinstance(tensor, FakeTensor):
@@ -205,10 +198,7 @@ class Watch(TorchDispatchMode):
 
 
 def _strides_of_view(tensor: torch.Tensor, view: torch.Tensor) -> tuple[int, ...]:
-    """The strides that torch has a view by when there is memory.
-
-    Those of dimensions of size 1 may be others: they tell nothing, but matmul looks at them.
-    """
+    """The strides of a view of memory: those of size 1 tell nothing, but matmul looks at them."""
     if 1 not in view.shape or not all(type(size) is int for size in (*tensor.shape, *view.shape)):
         return view.stride()
     with disable_current_modes():
