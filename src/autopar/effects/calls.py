@@ -10,18 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from autopar.effects import operators
 from autopar.effects.memory import MEMORY, is_array
-from autopar.effects.operators import (
-    ROUTINES,
-    Arguments,
-    bound_to,
-    declares,
-    is_random,
-    is_still,
-    returns_fresh,
-    schemas_of,
-    written_arguments,
-)
+from autopar.effects.operators import Arguments
 from autopar.effects.task import Task
 from autopar.torch_private import pytree
 
@@ -59,7 +50,7 @@ def plain(
     """
     given = dict(kwargs)
     while True:
-        owner = bound_to(fn)
+        owner = operators.bound_to(fn)
         if type(fn) is functools.partial:
             args, given = (*fn.args, *args), {**fn.keywords, **given}
             fn = fn.func
@@ -103,7 +94,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     >>> declared(torch.add, (torch.ones(2), 1), {})
     Declared(writes=[], random=False, fresh=True, complete=True, beyond=False)
     """
-    name, (operator_name, schemas) = name_of(fn), schemas_of(fn)
+    name, (operator_name, schemas) = name_of(fn), operators.schemas_of(fn)
     is_method = getattr(torch.Tensor, name, None) is fn
     if (
         fn is torch.utils.swap_tensors
@@ -117,7 +108,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
             "tensors that stay where they are. Use copy_, or do it before"
         )
         raise ValueError(msg)
-    told = [declares(schema) for schema in schemas]
+    told = [operators.declares(schema) for schema in schemas]
     names = set[str]().union(*(one.defaults for one in told))
     if not schemas or kwargs.keys() - names - {"out"}:  # a name of Python's alone
         return None
@@ -126,10 +117,10 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     generator = kwargs.get("generator")
     written = [generator, *outputs]
     for schema in schemas:
-        written += written_arguments(schema, args, kwargs)
-    draws = generator is None and is_random(operator_name)
-    random = draws and not all(is_still(one.values(args, kwargs)) for one in told)
-    fresh = not outputs and returns_fresh(fn)
+        written += operators.written_arguments(schema, args, kwargs)
+    draws = generator is None and operators.is_random(operator_name)
+    random = draws and not all(operators.is_still(one.values(args, kwargs)) for one in told)
+    fresh = not outputs and operators.returns_fresh(fn)
     complete = operator_name.startswith("aten::")
     beyond = any(one.defaults.keys() >= _WHERE for one in told)
     # Each leaf once, if it is memory, a generator or a task; others can't be written.
@@ -153,7 +144,7 @@ def name_of(fn: Callable[..., Any]) -> str:
         return name_of(fn.func)  # type: ignore[attr-defined]
     if kind is types.MethodType:
         return name_of(fn.__func__)  # type: ignore[attr-defined]
-    if kind in ROUTINES or str(kind.__module__).partition(".")[0] in _NAMING:
+    if kind in operators.ROUTINES or str(kind.__module__).partition(".")[0] in _NAMING:
         return str(getattr(fn, "__name__", None) or kind.__name__)
     return fn.__name__ if issubclass(kind, type) else kind.__name__
 

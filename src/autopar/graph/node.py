@@ -10,16 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from autopar import torch_private as private
 from autopar.effects.memory import memory_in
 from autopar.effects.operators import routine_of
 from autopar.lanes.handle import cuda_tensors
-from autopar.torch_private import (
-    AUTOCAST,
-    ExcludeDispatchKeyGuard,
-    OpOverload,
-    autocast_is_on,
-    pytree,
-)
+from autopar.torch_private import OpOverload, pytree
 
 
 class Result(NamedTuple):
@@ -100,9 +95,10 @@ class Node:
         """Run what is prepared, given all results so far."""
         call, leaves = self.prepared
         values = filled(leaves, results)
-        if not (self.traced and autocast_is_on()):
+        if not (self.traced and private.autocast_is_on()):
             return call(*values)
-        with ExcludeDispatchKeyGuard(AUTOCAST):  # what was cast then is part of the trace
+        # What was cast when it was traced is part of the trace.
+        with private.ExcludeDispatchKeyGuard(private.AUTOCAST):
             return call(*values)
 
     def _operator(self, operator: OpOverload) -> Callable[..., Any]:

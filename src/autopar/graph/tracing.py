@@ -23,6 +23,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
+from autopar import torch_private as private
 from autopar.effects.memory import held_by, is_size
 from autopar.effects.state import HOOKS, State, attributes_of, is_a
 from autopar.graph.assignments import assignments, copy_back
@@ -32,15 +33,7 @@ from autopar.graph.refused import Refusals, Refused, answering, line_of, raised_
 from autopar.graph.traced_call import Call, call_of, filled, remove_idle
 from autopar.graph.watch import Watch, require_memory
 from autopar.refusal import check_type
-from autopar.torch_private import (
-    LIBRARIES_ASK,
-    TORCH_ASKS,
-    FakeTensor,
-    disable_current_modes,
-    function_modes,
-    is_traceable_wrapper_subclass,
-    pytree,
-)
+from autopar.torch_private import FakeTensor, pytree
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
 _UNSEEN = "it uses a tensor that another thread, or other tracing, has made. Make it in this one."
@@ -64,8 +57,8 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     """
     check_type("fn", fn, Callable, "a function. Write trace(fn, x), not trace(fn(x)).")
     asked: list[bool] = []
-    with _tracing, held_back(), _quiet(), answering(TORCH_ASKS, _in_other_modes):
-        with answering(LIBRARIES_ASK, lambda: asked.append(True)):  # which is a no
+    with _tracing, held_back(), _quiet(), answering(private.TORCH_ASKS, _in_other_modes):
+        with answering(private.LIBRARIES_ASK, lambda: asked.append(True)):  # which is a no
             try:
                 return _traced(fn, args, kwargs)
             except ValueError:
@@ -149,7 +142,7 @@ class _Attempt:
         args, kwargs = pytree.tree_unflatten(given, self._spec)
         named = [(f"args[{i}]", value) for i, value in enumerate(args)]
         watch = self.watch
-        with disable_current_modes():
+        with private.disable_current_modes():
             before = State([(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()])
             _require_whole(before)
             chance = Chance(before.generators)
@@ -157,12 +150,12 @@ class _Attempt:
         with watch:
             with contextlib.ExitStack() as back:
                 for end in (watch.end, chance.restore, before.restore):  # last to first
-                    back.callback(disable_current_modes()(end))
+                    back.callback(private.disable_current_modes()(end))
                 with refusing(watch.refuse):
                     value = watch.insist(lambda: self._fn(*args, **kwargs))
                 results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
                 chance.require_only_drawn()
-                with disable_current_modes():
+                with private.disable_current_modes():
                     assigned = assignments(before.changes())
             copy_back(assigned, before, results, watch)
         for result in results:
@@ -206,7 +199,7 @@ class _Attempt:
 
 def _in_other_modes() -> bool:
     """Whether there are modes that this tracing has not made, as that of a default device."""
-    kinds = {type(mode) for mode in function_modes()} - {Refusals}
+    kinds = {type(mode) for mode in private.function_modes()} - {Refusals}
     return any(not kind.__module__.startswith("torch.fx.") for kind in kinds)
 
 
@@ -240,7 +233,7 @@ def _require_known(result: Any, given: tuple[torch.Tensor, ...]) -> None:
             )
             raise Refused(msg)
     kinds = (torch.Tensor, *_COMPUTED)
-    hides = is_traceable_wrapper_subclass(result)
+    hides = private.is_traceable_wrapper_subclass(result)
     if is_a(result, kinds) and not hides:
         return
     parts = held_by(*(result if is_size(result) else [result]))

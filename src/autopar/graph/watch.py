@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx.experimental import proxy_tensor
 
+from autopar import torch_private as private
 from autopar.device import synchronize
 from autopar.effects.memory import tensors_of
 from autopar.effects.operators import written_arguments
@@ -20,20 +21,7 @@ from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.graph.refused import Refused, line_of
 from autopar.graph.traced_call import origin_of
-from autopar.torch_private import (
-    FAKE,
-    VIEWS,
-    FakeTensor,
-    HigherOrderOperator,
-    TorchDispatchMode,
-    disable_current_modes,
-    get_dispatch_mode,
-    is_composite,
-    is_traceable_wrapper_subclass,
-    plain_functions,
-    pytree,
-    set_versions,
-)
+from autopar.torch_private import FakeTensor, pytree
 
 _BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _DETACH = torch.ops.aten.detach.default
@@ -49,7 +37,7 @@ _TRACKED = (
 )
 
 
-class Watch(TorchDispatchMode):
+class Watch(private.TorchDispatchMode):
     """Sees each operator first: refuses some, and shows tensors without memory for all others."""
 
     supports_higher_order_operators = True
@@ -68,7 +56,7 @@ class Watch(TorchDispatchMode):
         """Watch what torch's tracer, which has begun, notes from now on."""
         self._chance, self._dtype = chance, torch.get_default_dtype()
         self.tracer = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
-        self._mode = get_dispatch_mode(FAKE)
+        self._mode = private.get_dispatch_mode(private.FAKE)
         env = self._mode.shape_env  # of this trace alone; it decides by numbers, or refuses that
         env.evaluate_expr = self.keeping()(env.evaluate_expr)
 
@@ -76,7 +64,7 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if is_composite(func):  # as in inference mode alone
+        if private.is_composite(func):  # as in inference mode alone
             with self:
                 return _as_called(func).decompose(*args, **kwargs)
         with self.keeping():
@@ -89,7 +77,7 @@ class Watch(TorchDispatchMode):
             self._require_untracked(func, args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs))
         result = self._noted(func, args, kwargs)
-        strides = _strides_of_view(args[0], result) if func in VIEWS else None
+        strides = _strides_of_view(args[0], result) if func in private.VIEWS else None
         if strides is None or strides == result.stride():
             return result
         return self._noted(torch.ops.aten.as_strided.default, (result, result.shape, strides), {})
@@ -170,7 +158,7 @@ class Watch(TorchDispatchMode):
             return tensor
         require_memory(tensor)
         if id(tensor) not in self._shown:
-            with disable_current_modes():
+            with private.disable_current_modes():
                 alike = self._mode.from_tensor(tensor.detach())
                 node = self.tracer.create_arg(tensor)
                 proxy = torch.fx.Proxy(node, self.tracer)
@@ -194,14 +182,14 @@ class Watch(TorchDispatchMode):
         del self._mode.shape_env.evaluate_expr
         changed = [both for both in self._versions if both[0]._version != both[1]]
         if changed:
-            set_versions(*map(tuple, zip(*changed, strict=True)))
+            private.set_versions(*map(tuple, zip(*changed, strict=True)))
 
 
 def _strides_of_view(tensor: torch.Tensor, view: torch.Tensor) -> tuple[int, ...]:
     """The strides of a view of memory: those of size 1 tell nothing, but matmul looks at them."""
     if 1 not in view.shape or not all(type(size) is int for size in (*tensor.shape, *view.shape)):
         return view.stride()
-    with disable_current_modes():
+    with private.disable_current_modes():
         there = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
         return there.view(view.shape).stride()
 
@@ -215,7 +203,7 @@ def _as_called(func: Any) -> Any:
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
-    if isinstance(func, HigherOrderOperator):
+    if isinstance(func, private.HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise Refused(msg)
     name = func._schema.name
@@ -233,10 +221,10 @@ def require_memory(tensor: torch.Tensor) -> None:
     kind = type(tensor)
     if tensor.is_nested:
         raise Refused(_NESTED)
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+    if isinstance(tensor, FakeTensor) or private.is_traceable_wrapper_subclass(tensor):
         msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
         raise Refused(msg)
-    if kind is not torch.Tensor and kind.__torch_function__ is not plain_functions:
+    if kind is not torch.Tensor and kind.__torch_function__ is not private.plain_functions:
         msg = (
             f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
             f"x.as_subclass(torch.Tensor)."
