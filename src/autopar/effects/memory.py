@@ -25,15 +25,7 @@ class Closed:
     """Whose insides are no business of a task that holds it, such as a graph's."""
 
 
-_CLOSED = (
-    *MEMORY,
-    Closed,
-    Task,
-    type,
-    types.ModuleType,
-    types.FrameType,
-    types.BuiltinFunctionType,
-)
+_CLOSED = (*MEMORY, Closed, Task, type, types.ModuleType, types.FrameType, types.BuiltinMethodType)
 
 
 def is_array(value: object) -> bool:
@@ -103,7 +95,11 @@ def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
             start = leaf.data_ptr()
             yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
         elif is_array(leaf):
-            yield _range_of_array(leaf)
+            start = stop = leaf.__array_interface__["data"][0]
+            for size, stride in zip(leaf.shape, leaf.strides, strict=True):
+                reach = (size - 1) * stride
+                start, stop = start + min(0, reach), stop + max(0, reach)
+            yield ByteRange("cpu", start, stop + leaf.itemsize if leaf.size else start)
 
 
 def random_numbers(source: str | torch.Generator) -> ByteRange:
@@ -143,18 +139,15 @@ def memory_key(part: Any) -> object:
 
 def is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor shows all bytes of its memory, so that nobody else may write others."""
-    if not has_place(tensor):
-        return False
     lies = _range_of(tensor)
-    return lies.stop - lies.start >= tensor.untyped_storage().nbytes()
+    return has_place(tensor) and lies.stop - lies.start >= tensor.untyped_storage().nbytes()
 
 
 def _range_of(tensor: torch.Tensor) -> ByteRange:
     if not has_place(tensor):
         return ByteRange(("tensor", id(tensor)))
     try:
-        start = tensor.data_ptr()
-        count = tensor.numel()
+        start, count = tensor.data_ptr(), tensor.numel()
     except (RuntimeError, ValueError):  # without memory, as FakeTensors, or yet without shape
         start = count = 0
     if not start or not count:
@@ -164,10 +157,3 @@ def _range_of(tensor: torch.Tensor) -> ByteRange:
         count = 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     return ByteRange(device, start, start + count * tensor.itemsize)
-
-
-def _range_of_array(array: Any) -> ByteRange:
-    start = stop = array.__array_interface__["data"][0]
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        start, stop = start + min(0, (size - 1) * stride), stop + max(0, (size - 1) * stride)
-    return ByteRange("cpu", start, stop + array.itemsize if array.size else start)

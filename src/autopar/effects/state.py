@@ -82,10 +82,14 @@ class Change(NamedTuple):
     new: Any
 
 
+_Label = Callable[[Any], str]
+_Put = Callable[[Any, Any], object]  # something at a key; `ABSENT` takes away what is there
+
+
 class _Holder(NamedTuple):
-    label: Callable[[Any], str]
+    label: _Label
     read: Callable[[], dict[Any, Any]]
-    put: Callable[[Any, Any], object]  # at a key; `ABSENT` takes away what is there
+    put: _Put
     clear: Callable[[], object] | None  # first, where the order of what is put counts
     before: dict[Any, Any]
 
@@ -242,7 +246,7 @@ class State:
                 if is_a(attributes[part], dict):  # not so in TorchScript
                     self._hold_items(attributes[part], dict, label)
 
-    def _hold_items(self, value: Any, base: Any, label: Callable[[Any], str]) -> None:
+    def _hold_items(self, value: Any, base: Any, label: _Label) -> None:
         """Hold what lies in a container of some kind, whatever a class made of it."""
         self._seen[id(value)] = value
         items, put = _CONTAINERS[base]
@@ -251,9 +255,7 @@ class State:
             clear=lambda: base.clear(value),
         )
 
-    def _hold_slots(
-        self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
-    ) -> None:
+    def _hold_slots(self, value: Any, slots: Mapping[str, Any], label: _Label) -> None:
         """Hold what lies in slots of an object, or in a variable of a closure."""
 
         def get(name: str, default: Any) -> Any:
@@ -265,31 +267,13 @@ class State:
         def put(name: str, item: Any) -> None:
             slots[name].__delete__(value) if item is ABSENT else slots[name].__set__(value, item)
 
-        if slots:
-            self._hold_names(slots, get, put, label)
+        self._hold_names(slots, get, put, label)
 
-    def _hold_names(
-        self,
-        names: Iterable[str],
-        get: Callable[[str, Any], Any],
-        put: Callable[[str, Any], object],
-        label: Callable[[Any], str],
-    ) -> None:
+    def _hold_names(self, names: Iterable[str], get: Any, put: _Put, label: _Label) -> None:
         """Hold what lies at some names, where others may lie that nobody uses."""
+        self._hold(label, lambda: {name: get(name, ABSENT) for name in names}, put)
 
-        def read() -> dict[str, Any]:
-            there = ((name, get(name, ABSENT)) for name in names)
-            return {name: item for name, item in there if item is not ABSENT}
-
-        self._hold(label, read, put)
-
-    def _hold(
-        self,
-        label: Callable[[Any], str],
-        read: Callable[[], dict[Any, Any]],
-        put: Callable[[Any, Any], object],
-        clear: Callable[[], object] | None = None,
-    ) -> None:
+    def _hold(self, label: _Label, read: Any, put: _Put, clear: Any = None) -> None:
         before = read()
         self._holders.append(_Holder(label, read, put, clear, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
