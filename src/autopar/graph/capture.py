@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +24,10 @@ BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues b
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
 _ROUNDS = 15
 _WARM_UPS = 2
+_Nodes = tuple[Node, ...]
+_Tensors = list[torch.Tensor]
+_Streams = dict[str, torch.cuda.Stream]
+_Generators = list[torch.Generator]
 _SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
 
 
@@ -124,9 +128,7 @@ def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
     return nodes[0].device
 
 
-def _with_static(
-    nodes: tuple[Node, ...], inputs: list[torch.Tensor]
-) -> tuple[tuple[Node, ...], list[torch.Tensor]]:
+def _with_static(nodes: _Nodes, inputs: _Tensors) -> tuple[_Nodes, _Tensors]:
     """The nodes with memory of their own in place of the inputs."""
     static = {}
     for number, tensor in enumerate(inputs):
@@ -153,8 +155,12 @@ def _unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     """
     gpu = nodes[0].device
     state = State((node.name, (node.fn, node.leaves)) for node in nodes)
-    whole = [tensor for _, tensor in state.tensors if not is_lazy(tensor)]
-    listed = {id(tensor): tensor for tensor in whole if tensor.device == gpu or _is_small(tensor)}
+    listed = {
+        id(tensor): tensor
+        for _, tensor in state.tensors
+        if not is_lazy(tensor)
+        and (tensor.device == gpu or tensor.numel() * tensor.itemsize <= _SMALL_BYTES)
+    }
     tensors = [(tensor, tensor.detach().clone()) for tensor in listed.values()]
     defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
     states = [(generator, generator.get_state()) for generator in [*defaults, *state.generators]]
@@ -180,10 +186,6 @@ def _unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     give_back()
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
-    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
-
-
 def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     try:
         return torch.equal(tensor, other)
@@ -192,11 +194,7 @@ def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _capture(
-    nodes: tuple[Node, ...],
-    order: Schedule,
-    inputs: list[torch.Tensor],
-    branches: int,
-    generators: Sequence[torch.Generator],
+    nodes: _Nodes, order: Schedule, inputs: _Tensors, branches: int, generators: _Generators
 ) -> Captured:
     """Capture nodes in an order; its lanes become branches that fork from one stream and join."""
     streams = {lane: new_stream(nodes[0].device) for lane in order.lanes}
@@ -228,13 +226,10 @@ def _capture(
 
 
 @contextmanager
-def _recorded(
-    cuda_graph: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]
-) -> Iterator[None]:
+def _recorded(cuda_graph: torch.cuda.CUDAGraph, generators: _Generators) -> Iterator[None]:
     """Capture what the current stream is given; if that fails, leave all as it was.
 
-    Other threads may allocate and wait meanwhile. What the block raises is never replaced by what
-    ending the capture raises after it.
+    What the block raises is never replaced by what ending the capture raises after it.
     """
     pool = torch.cuda.graph_pool_handle()
     for generator in generators:
@@ -254,9 +249,7 @@ def _recorded(
         raise
 
 
-def _mend(
-    cuda_graph: torch.cuda.CUDAGraph, pool: Any, generators: Sequence[torch.Generator]
-) -> None:
+def _mend(cuda_graph: torch.cuda.CUDAGraph, pool: Any, generators: _Generators) -> None:
     """Undo what torch leaves undone where a capture fails to end.
 
     The allocator goes on to note that one is under way, and so do the generators of random
@@ -282,11 +275,7 @@ def _mend(
 
 
 def _issue(
-    nodes: tuple[Node, ...],
-    order: Schedule,
-    streams: dict[str, torch.cuda.Stream],
-    stream: torch.cuda.Stream,
-    begun: list[str],
+    nodes: _Nodes, order: Schedule, streams: _Streams, stream: torch.cuda.Stream, begun: list[str]
 ) -> list[Any]:
     """Queue all on their streams, after what a stream has, and before what it gets."""
     results: list[Any] = [None] * len(nodes)

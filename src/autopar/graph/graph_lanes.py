@@ -1,7 +1,4 @@
-"""Graph lanes: how many a graph's plans have, given or by what was faster, and those that are open.
-
-Of what the user has not said there is one lane, or several.
-"""
+"""Graph lanes: how many a graph's plans have, given or by what was faster; and the open ones."""
 
 from __future__ import annotations
 
@@ -42,11 +39,9 @@ class GraphLanes:
 
     def __init__(self, cpu_lanes: int | None, streams: int | None) -> None:
         most = LaneCounts(min(_CPU_LANES, os.cpu_count() or 1), _STREAMS)
-        given = {
-            name: whole_number(name, count, most=_MOST)
-            for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams))
-            if count is not None
-        }
+        counts = {"cpu_lanes": cpu_lanes, "streams": streams}
+        said = {name: count for name, count in counts.items() if count is not None}
+        given = {name: whole_number(name, count, most=_MOST) for name, count in said.items()}
         self.few, self.many = LaneCounts(**given), most._replace(**given)
         self.best: LaneCounts | None = None  # of these, if measured runs were faster with it
         self._streams: dict[str, torch.cuda.Stream] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import operator
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -208,12 +209,12 @@ def _on_lanes(
     jobs: Sequence[Job], resources: dict[str, Resource], placed: list[Placed]
 ) -> tuple[Entry, ...]:
     """Give each job a lane, a chain's or that which is idle the longest, and the waits it needs."""
-    lanes: dict[str, list[str]] = {
+    lanes = {
         name: [name] if resource.lanes == 1 else [f"{name} #{i}" for i in range(resource.lanes)]
         for name, resource in resources.items()
     }
     last: dict[str, int] = {}  # each lane's last job so far
-    free_s: dict[str, float] = {lane: 0.0 for names in lanes.values() for lane in names}
+    free_s = defaultdict[str, float](float)
     at: dict[int, tuple[str, int]] = {}  # each job's lane, and its place among all
     ended: dict[int, dict[str, int]] = {}  # the place of the last on each lane, once a job has
     entries: list[Entry] = []
@@ -227,18 +228,13 @@ def _on_lanes(
         for before in sorted(set(job.after), key=lambda before: at[before][1], reverse=True):
             if past.get(at[before][0], -1) < at[before][1]:
                 waits.append(before)
-                _go_past(past, ended[before])
+                for other, place in ended[before].items():
+                    past[other] = max(place, past.get(other, -1))
         at[number] = lane, len(entries)
         past[lane] = len(entries)
         last[lane], ended[number], free_s[lane] = number, past, end_s
         entries.append(Entry(number, lane, tuple(sorted(waits)), start_s, end_s))
     return tuple(entries)
-
-
-def _go_past(past: dict[str, int], other: dict[str, int]) -> None:
-    """Add to what has ended on each lane what has ended before something else."""
-    for lane, place in other.items():
-        past[lane] = max(place, past.get(lane, -1))
 
 
 def faults(schedule: Schedule) -> list[str]:
@@ -251,23 +247,18 @@ def faults(schedule: Schedule) -> list[str]:
     if sorted(entry.job for entry in schedule.entries) != list(range(len(jobs))):
         return ["not every job is there once"]
     wrong: list[str] = []
-    ended: dict[int, dict[str, int]] = {}
-    at = {entry.job: (entry.lane, place) for place, entry in enumerate(schedule.entries)}
-    last: dict[str, int] = {}
-    for place, entry in enumerate(schedule.entries):
-        name = jobs[entry.job].name
-        past = dict(ended[last[entry.lane]]) if entry.lane in last else {}
+    ended, of_lane = dict[int, int](), dict[str, int]()  # jobs, as bits, once one or a lane has
+    for entry in schedule.entries:
+        name, past = jobs[entry.job].name, of_lane.get(entry.lane, 0)
         for wait in entry.waits:
             if wait not in ended:
                 late = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
                 wrong.append(f"{name!r} waits for {late}, which is not issued before")
-                continue
-            _go_past(past, ended[wait])
+            past |= ended.get(wait, 0)
         wrong += [
             f"{name!r} does not wait for {jobs[before].name!r}"
             for before in jobs[entry.job].after
-            if past.get(at[before][0], -1) < at[before][1]
+            if not past >> before & 1
         ]
-        past[entry.lane] = place
-        ended[entry.job], last[entry.lane] = past, entry.job
+        ended[entry.job] = of_lane[entry.lane] = past | 1 << entry.job
     return wrong
