@@ -18,7 +18,7 @@ from autopar.effects.memory import is_array, is_size, memory_in, random_numbers
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
-from autopar.graph.traced_call import itself
+from autopar.graph.traced_call import filled, itself
 from autopar.lanes.handle import Handle
 from autopar.lanes.lane import require_text
 from autopar.refusal import refuse_no_value, what
@@ -95,13 +95,12 @@ class Program:
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
         changes, unknown = {*map(id, told.writes)}, is_own and writes is None
+        written_in = [one for one in holders if changes & {*map(id, pytree.tree_leaves(one))}]
         uses = Uses(
             reads=[*reads, *filter(is_array, given)],
             writes=written,
             holders=[fn, *holders] if is_own else holders,
-            written_holders=[
-                leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
-            ],
+            written_holders=written_in,
             fresh=told.fresh,
             unknown=unknown,
             said=not (unknown or told.complete),
@@ -121,16 +120,10 @@ class Program:
         self._weights += code.weights
         self.hazards.may_track = False
         self._dtype = torch.get_default_dtype()
-
-        def with_tasks(value: Any) -> Any:
-            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value, is_leaf=is_size)
-
         for node, call in code.calls:
-            args, kwargs = with_tasks((call.args, call.kwargs))
-            tasks[node] = self.add(
-                call.fn, args, kwargs, device=call.device, name=node.name, traced=True
-            )
-        result = with_tasks(code.result)
+            given = filled((call.args, call.kwargs), tasks)
+            tasks[node] = self.add(call.fn, *given, device=call.device, name=node.name, traced=True)
+        result = filled(code.result, tasks)
         shown = {leaf.number for leaf in pytree.tree_leaves(result) if isinstance(leaf, Task)}
         self.inner.update({task.number for task in tasks.values()} - shown)
         is_value = all(one is result for one in pytree.tree_leaves(result, is_leaf=is_size))
@@ -160,9 +153,8 @@ class Program:
         """Let a task wait for another."""
         for task in (first, then):
             if not isinstance(task, Task):
-                msg = (
-                    f"order was given {what(task)}; expected two tasks, as graph.add returns them."
-                )
+                expected = "expected two tasks, as graph.add returns them."
+                msg = f"order was given {what(task)}; {expected}"
                 raise TypeError(msg)
             self._require_own(task, "order")
         old = self.nodes[then.number]
@@ -203,17 +195,17 @@ class Program:
         """
         if not issubclass(type(leaf), (Task, torch.Tensor)):
             return leaf
-        value = Result(leaf.number) if isinstance(leaf, Task) else leaf
-        source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
+        is_task = isinstance(leaf, Task)
+        value = Result(leaf.number) if is_task else leaf
         if not _is_elsewhere(leaf, device):
             return value
-        written_by = self.hazards.writers(value)
-        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, written_by)
+        key = (value if is_task else id(leaf), device, self.hazards.writers(value))
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
-        what = Uses([value]), f"{name} to {device}", None, (value,), spec, device
-        number = self._append(*what, source=source)
+        name = f"{leaf.name if is_task else 'tensor'} to {device}"
+        what = Uses([value]), name, None, (value,), spec, device
+        number = self._append(*what, source=leaf.device)
         if shared:
             self._copies[key] = number
         return Result(number)

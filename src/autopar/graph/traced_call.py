@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
 
-from autopar.effects.memory import has_place, memory_key, tensors_of
+from autopar.effects.memory import has_place, is_size, memory_key, tensors_of
 from autopar.graph.refused import Refused
 from autopar.torch_private import OpOverload, pytree, to_copy, unsafe_view
 
@@ -62,9 +62,10 @@ def itself(value: Any) -> Any:
     return value
 
 
-def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
+def filled(arguments: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
     """Arguments with values in place of those nodes that have one."""
-    return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
+    kind, value = torch.fx.Node, lambda node: values.get(node, node)
+    return pytree.tree_map_only(kind, value, arguments, is_leaf=is_size)
 
 
 def remove_idle(graph: torch.fx.Graph) -> None:

@@ -88,9 +88,7 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 class _Attempt:
     """One call of a function on tensors without memory, which a watch sees."""
 
-    def __init__(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.watch = Watch()
         self._fn = fn
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_size)
