@@ -19,14 +19,10 @@ def graph_of(*fns, **how):
     return graph, [graph.add(fn) for fn in fns]
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_the_calling_thread_does_it(run):
+def test_the_calling_thread_does_it_and_started_runs_have_a_thread_of_their_own():
     graph, (task,) = graph_of(threading.get_ident)
-    assert getattr(graph, run)()[task] == threading.get_ident()
-
-
-def test_started_runs_have_a_thread_of_their_own():
-    graph, (task,) = graph_of(threading.get_ident)
+    for run in RUNS:
+        assert getattr(graph, run)()[task] == threading.get_ident()
     with graph.start() as run:
         assert run[task] != threading.get_ident()
 

@@ -183,17 +183,6 @@ def test_gradients_by_way_of_parts_are_those_of_the_program():
 # -- alarms in a run ------------------------------------------------------------------------------
 
 
-def test_nothing_is_begun_after_an_alarm():
-    graph, ran, x = TaskGraph(cpu_lanes=1), [], torch.zeros(4)
-    first = graph.add(adds_one, x, name="first", writes=())
-    graph.order(first, graph.add(ran.append, 1))
-    message = r"task 'first', or one that ran at once, changed args\[0\].*\(4,\).*`writes`"
-    with pytest.raises(RuntimeError, match=message) as why:
-        graph.run()
-    assert why.value.__notes__[0].startswith("in task 'first' on lane")
-    assert ran == []
-
-
 @pytest.mark.parametrize(
     ("give", "name"),
     [
@@ -209,7 +198,8 @@ def test_an_alarm_names_the_argument(give, name, is_result):
     args = [graph.add(lambda value=value: value) if is_result else value for value in args]
     graph.add(lambda *args, **kwargs: adds_one(x), *args, writes=(), **kwargs)
     wanted = r"args\[0\]" if is_result and args else name
-    with pytest.raises(RuntimeError, match=f"changed {wanted}, a tensor"):
+    message = rf"'<lambda>.*', or one that ran at once, changed {wanted}, a .*\(4,\).*`writes`"
+    with pytest.raises(RuntimeError, match=message):
         graph.run()
 
 

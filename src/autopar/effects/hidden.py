@@ -19,11 +19,7 @@ _DICTS = (dict, OrderedDict, defaultdict)
 
 
 def require_none_hidden(
-    values: object,
-    leaves: Iterable[object],
-    kind: type | tuple[type, ...],
-    name: str,
-    what: str,
+    values: object, leaves: Iterable[object], kind: type | tuple[type, ...], name: str, what: str
 ) -> None:
     """Refuse containers that hold something of a kind where nobody looks for it, and generators.
 

@@ -46,17 +46,12 @@ class Observer(TorchDispatchMode):
         self._born: dict[object, StorageWeakRef] = {}  # kept, so that no number is used again
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call an operator, and note what it is given and returns."""
         kwargs = kwargs or {}
-        schema = func._schema  # type: ignore[attr-defined]
         given = tensors_of((args, kwargs))
-        written = {*map(id, tensors_of(written_arguments(schema, args, kwargs)))}
+        written = {*map(id, tensors_of(written_arguments(func._schema, args, kwargs)))}
         if func is torch.ops.aten.lift_fresh.default:  # how a literal becomes a tensor
             self._note_born(given)
         for tensor in given:

@@ -34,6 +34,10 @@ class LaneCounts(NamedTuple):
     streams: int = 1  # of each GPU
 
 
+_Plans = Mapping[LaneCounts, Plan]
+_WallS = Callable[[Plan, bool], float]
+
+
 class GraphLanes:
     """The lanes and streams of a graph; as a context manager it keeps them between runs."""
 
@@ -73,9 +77,7 @@ class GraphLanes:
         self._let_go()
         return self if self._kept is None else contextlib.nullcontext()
 
-    def choose(
-        self, plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
-    ) -> None:
+    def choose(self, plans: _Plans, repeats: int, wall_s: _WallS) -> None:
         """Choose how many lanes there are from now on; see `fastest`."""
 
         def settled_s(plan: Plan, here: bool) -> float:
@@ -154,9 +156,7 @@ def _break_off_all() -> None:
         run.errors += BROKEN_OFF
 
 
-def fastest(
-    plans: Mapping[LaneCounts, Plan], repeats: int, wall_s: Callable[[Plan, bool], float]
-) -> LaneCounts:
+def fastest(plans: _Plans, repeats: int, wall_s: _WallS) -> LaneCounts:
     """The fewest lanes, unless by its plan more could gain, and whole runs show it.
 
     Runs take turns, as a machine has slow times, which are to meet all alike. It has slow cores as

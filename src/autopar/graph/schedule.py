@@ -74,6 +74,11 @@ class Entry(NamedTuple):
     end_s: float
 
 
+_Jobs = Sequence[Job]
+_Resources = dict[str, Resource]
+_Simulated = tuple[float, list[Placed]]  # when the last job ends, and where all are
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Jobs in the order in which they are issued, each on its lane, with its waits.
@@ -111,9 +116,7 @@ class Schedule:
         return "\n".join([*rows, f"makespan {format_seconds(self.makespan_s)}"])
 
 
-def schedule(
-    jobs: Sequence[Job], resources: dict[str, Resource], *, tries: int | None = None
-) -> Schedule:
+def schedule(jobs: _Jobs, resources: _Resources, *, tries: int | None = None) -> Schedule:
     """Order jobs, give them lanes, and find the waits that they need.
 
     Of jobs that could go next, the one goes first that has most to come after it (its upward
@@ -140,7 +143,7 @@ def schedule(
     return Schedule(tuple(jobs), _on_lanes(jobs, resources, best[1]))
 
 
-def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
+def limit_s(jobs: _Jobs, resources: _Resources) -> float:
     """Seconds that no schedule can beat: the longest chain, or the busiest resource's work."""
     work_s = dict.fromkeys(resources, 0.0)
     for job in jobs:
@@ -148,13 +151,13 @@ def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     return max([longest_chain_s(jobs), *work_s.values()])
 
 
-def longest_chain_s(jobs: Sequence[Job]) -> float:
+def longest_chain_s(jobs: _Jobs) -> float:
     """Seconds that jobs take which must come one after another, at most."""
     costs_s = [job.cost_s for job in jobs]
     return max(_upward_ranks(jobs, _topological(jobs), costs_s), default=0.0)
 
 
-def _topological(jobs: Sequence[Job]) -> list[int]:
+def _topological(jobs: _Jobs) -> list[int]:
     """All jobs, each behind those that it comes after; a ValueError names those in a circle."""
     try:
         return [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
@@ -164,9 +167,7 @@ def _topological(jobs: Sequence[Job]) -> list[int]:
         raise ValueError(msg) from None
 
 
-def _upward_ranks(
-    jobs: Sequence[Job], order: Sequence[int], costs_s: Sequence[float]
-) -> list[float]:
+def _upward_ranks(jobs: _Jobs, order: Sequence[int], costs_s: Sequence[float]) -> list[float]:
     """Seconds from each job's start to the end of the longest chain that begins with it."""
     ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
     for number in reversed(order):
@@ -176,9 +177,7 @@ def _upward_ranks(
     return ranks
 
 
-def _by_rank(
-    jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
-) -> tuple[float, list[Placed]]:
+def _by_rank(jobs: _Jobs, resources: _Resources, ranks: Sequence[float]) -> _Simulated:
     """When the last job ends, and where all are, if those of the highest rank are begun first."""
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
@@ -205,9 +204,7 @@ def _by_rank(
     return now_s, placed
 
 
-def _on_lanes(
-    jobs: Sequence[Job], resources: dict[str, Resource], placed: list[Placed]
-) -> tuple[Entry, ...]:
+def _on_lanes(jobs: _Jobs, resources: _Resources, placed: list[Placed]) -> tuple[Entry, ...]:
     """Give each job a lane, a chain's or that which is idle the longest, and the waits it needs."""
     lanes = {
         name: [name] if resource.lanes == 1 else [f"{name} #{i}" for i in range(resource.lanes)]
