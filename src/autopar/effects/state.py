@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import operator
 import pickle
 import random
 import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -95,13 +96,14 @@ class _Holder(NamedTuple):
 
     def restore(self) -> None:
         now, before = self.read(), self.before
-        left = {key: before.get(key, ABSENT) for key in (*before, *now)}
-        changed = {key: old for key, old in left.items() if now.get(key, ABSENT) is not old}
-        if self.clear and (changed or not _same([*now], [*before])):
+        if _same([*now], [*before]) and all(map(operator.is_, now.values(), before.values())):
+            return
+        if self.clear is not None:
             self.clear()
-            changed = before
-        for key, old in changed.items():
-            self.put(key, old)
+            now = {}
+        for key in {**before, **now}:
+            if (old := before.get(key, ABSENT)) is not now.get(key, ABSENT):
+                self.put(key, old)
 
 
 class State:
@@ -269,14 +271,16 @@ class State:
 
         self._hold_names(slots, get, put, label)
 
-    def _hold_names(self, names: Iterable[str], get: Any, put: _Put, label: _Label) -> None:
+    def _hold_names(self, names: Collection[str], get: Any, put: _Put, label: _Label) -> None:
         """Hold what lies at some names, where others may lie that nobody uses."""
-        self._hold(label, lambda: {name: get(name, ABSENT) for name in names}, put)
+        if names:
+            self._hold(label, lambda: {name: get(name, ABSENT) for name in names}, put)
 
     def _hold(self, label: _Label, read: Any, put: _Put, clear: Any = None) -> None:
         before = read()
         self._holders.append(_Holder(label, read, put, clear, before))
-        self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
+        there = ((key, item) for key, item in before.items() if item is not ABSENT)
+        self._left += [(label(key), item) for key, item in there if not is_a(item, _PLAIN)]
 
 
 def is_a(value: Any, kinds: Any) -> bool:
