@@ -30,27 +30,29 @@ class Places:
     def __init__(self) -> None:
         self._parts: dict[Hashable, tuple[list[float], list[set[int]]]] = {}  # from where, in order
         self._elsewhere = set[int]()  # numbers of all memory that no range was in yet
+        self._everywhere = set[int]()  # others, of all memory, which stay until all is put anew
 
     def at(self, lies: ByteRange) -> set[int]:
         """The numbers of all that has a byte in common with a range."""
-        return set[int]().union(*self._meeting(lies))
+        parts = self._meeting(lies)
+        return self._everywhere.union(*parts) if parts else set()
 
     def covers(self, lies: ByteRange) -> bool:
         """Whether every byte of a range has a number."""
-        return all(self._meeting(lies))
+        return bool(self._everywhere) or all(self._meeting(lies))
 
     def add(self, lies: ByteRange, number: int = 0, but: Collection[int] = ()) -> None:
         """Note one more, beside all there is but some."""
         if lies is not ANYWHERE:
             self._cut(lies)
-        for numbers in self._meeting(lies):
+        for numbers in self._meeting(lies) if lies is not ANYWHERE else [self._everywhere]:
             numbers.difference_update(but)
             numbers.add(number)
 
     def put(self, lies: ByteRange, number: int) -> None:
         """Note it in place of all there is."""
         if lies is ANYWHERE:
-            self._parts, self._elsewhere = {}, {number}
+            self._parts, self._elsewhere, self._everywhere = {}, {number}, set()
             return
         starts, numbers = self._cut(lies)
         low, high = (bisect.bisect_left(starts, edge) for edge in lies[1:])
