@@ -137,10 +137,9 @@ class Execution:
         with contextlib.nullcontext() if tracks else torch.no_grad():
             if self.in_order:
                 nodes = self.plan.nodes
-                for gpus, steps in itertools.groupby(
-                    share, lambda step: nodes[step.job].gpus != []
-                ):
-                    if gpus:
+                by_kind = itertools.groupby(share, lambda step: nodes[step.job].gpus != [])
+                for is_on_gpu, steps in by_kind:
+                    if is_on_gpu:
                         self._do_each(steps, self._do_on_gpu)
                     else:
                         self._do_all([*steps])
