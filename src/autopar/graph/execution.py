@@ -180,11 +180,12 @@ class Execution:
                 if errors:
                     break
                 value = call(*values(results))
-                if held and nodes[job].may_queue:
-                    held.hold()
-                    wait_for_gpus()
-                elif held and value is not None and not getattr(value, "is_cpu", False):
-                    wait_for_gpus(value)
+                if held:
+                    if nodes[job].may_queue:
+                        held.hold()
+                        wait_for_gpus()
+                    elif value is not None and not getattr(value, "is_cpu", False):
+                        wait_for_gpus(value)
                 results[job], starts[job] = value, begun
                 ends[job] = begun = now()
                 for number in done:
