@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 
@@ -180,21 +181,17 @@ def in_time():
     """Call a function in another thread and fail, instead of waiting for ever, if it hangs."""
 
     def call(fn, timeout_s=20):
-        outcome = []
+        outcome = Future()
 
         def run():
             try:
-                outcome.append((fn(), None))
+                outcome.set_result(fn())
             except BaseException as error:
-                outcome.append((None, error))
+                outcome.set_exception(error)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(timeout_s)
-        assert outcome, f"{fn} did not return within {timeout_s} s"
-        value, error = outcome[0]
-        if error is not None:
-            raise error
-        return value
+        return outcome.result(timeout=0)  # by a TimeoutError if there is none
 
     return call

@@ -32,21 +32,6 @@ def by_chance(seed):
     )
 
 
-def halves():
-    """Two batches through the halves of a model on two GPUs, and their losses back."""
-    jobs = []
-    for batch in range(2):
-        for name, resource in (
-            ("forward first half", "cuda:0"),
-            ("forward first half to cuda:1", "cuda:0 to cuda:1"),
-            ("forward second half and loss", "cuda:1"),
-            ("loss to cpu", "cuda:1 to host"),
-        ):
-            after = (len(jobs) - 1,) if len(jobs) % 4 else ()
-            jobs.append(Job(f"{name}, batch {batch}", resource, 1.0, after))
-    return plan(*jobs, cpu("report", 3, 7))
-
-
 def step():
     """Two GPUs whose results meet on the CPU and come back, with a view on one of them."""
     jobs = []

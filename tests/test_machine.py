@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,29 +19,12 @@ class NvmlError(Exception):
     pass
 
 
-class Nvml:
+def nvml_of(**functions):
     """NVML on a driver that knows no functions but those it is given."""
-
-    NVMLError, NVML_NVLINK_MAX_LINKS, NVML_FEATURE_ENABLED = NvmlError, 18, 1
-    open = 0
-
-    def __init__(self, **functions):
-        self.functions = functions
-
-    def nvmlInit(self):
-        self.open += 1
-
-    def nvmlShutdown(self):
-        self.open -= 1
-
-    def __getattr__(self, name):
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
-        assert self.open == 1
-        return self.functions.get(name, self._missing)
-
-    def _missing(self, *_):
-        raise NvmlError("Function Not Found")
+    missing = Mock(side_effect=NvmlError("Function Not Found"))
+    asked = dict.fromkeys(("nvmlSystemGetDriverVersion", "nvmlDeviceGetHandleByUUID"), missing)
+    numbers = {"NVML_NVLINK_MAX_LINKS": 18, "NVML_FEATURE_ENABLED": 1}
+    return Mock(NVMLError=NvmlError, **numbers, **asked | functions)
 
 
 @pytest.fixture
@@ -76,7 +60,7 @@ def test_fields_and_their_units():
 
 def test_gpus_buses_and_links_read_as_a_list(two_gpus, monkeypatch):
     asked = []
-    nvml = Nvml(
+    nvml = nvml_of(
         nvmlSystemGetDriverVersion=lambda: "580.1",
         nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
         nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 5,
@@ -98,7 +82,8 @@ def test_gpus_buses_and_links_read_as_a_list(two_gpus, monkeypatch):
     }
     assert second["peer_access_to"] == ["cuda:0"]
     assert machine["software"]["driver"] == "580.1"
-    assert (set(asked), nvml.open) == ({"GPU-0a-1b"}, 0)
+    assert set(asked) == {"GPU-0a-1b"}
+    assert nvml.nvmlInit.call_count == nvml.nvmlShutdown.call_count > 0
     lines = str(machine).splitlines()
     assert lines[0] == "hardware"
     assert "  gpus[1]" in lines
@@ -111,7 +96,7 @@ def test_gpus_buses_and_links_read_as_a_list(two_gpus, monkeypatch):
 
 @pytest.mark.parametrize(
     ("nvml", "why"),
-    [(None, "not read: needs nvidia-ml-py"), (Nvml(), "not read: Function Not Found")],
+    [(None, "not read: needs nvidia-ml-py"), (nvml_of(), "not read: Function Not Found")],
 )
 def test_fields_that_cannot_be_read_say_why(two_gpus, monkeypatch, nvml, why):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None makes the import fail

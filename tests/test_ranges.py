@@ -13,20 +13,15 @@ from autopar import annotate
 _ROOM = sys.modules[annotate.__module__]
 
 
-class FakeNvtx:
-    """What a tool would see: each thread's open ranges, and all that were opened."""
+class FakeNvtx(threading.local):
+    """What a tool sees of each thread: the ranges that are open, and all that were opened."""
 
     def __init__(self):
-        self.opened = []
-        self._here = threading.local()
-
-    @property
-    def open(self):
-        return self._here.__dict__.setdefault("names", [])
+        self.open, self.opened = [], []
 
     def rangePushA(self, name):
-        self.opened.append(name)
         self.open.append(name)
+        self.opened.append(name)
 
     def rangePop(self):
         self.open.pop()

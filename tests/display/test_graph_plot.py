@@ -15,7 +15,6 @@ from plan_pictures import (
     by_chance,
     corners_of,
     cpu,
-    halves,
     legend_of,
     plan,
     step,
@@ -30,13 +29,14 @@ from autopar.graph.node import resource_of
 from autopar.graph.schedule import Entry, Job, Schedule
 
 pytestmark = pytest.mark.usefixtures("no_windows")
-DIAMOND = plan(cpu("load"), cpu("left", 0), cpu("right", 0), cpu("join", 1, 2), lanes=2)
+DIAMOND = plan(cpu("load"), cpu("half", 0), cpu("half", 0), cpu("join", 1, 2), lanes=2)
+LONG = Job("forward first half to cuda:1, batch 0", "cuda:0 to cuda:1", 1.0, (0,))
 
 
 def test_a_plan_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
     ax = plot.graph(DIAMOND, title="Diamond")
     assert ax.get_title() == "Diamond"
-    assert words_of(ax) == ["A: load", "A: left", "B: right", "A: join"]
+    assert words_of(ax) == ["A: load", "A: half", "B: half", "A: join"]
     assert waits_of(ax) == {(0, 1): False, (0, 2): True, (1, 3): False, (2, 3): True}
     assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "on the same lane"]
     for text, (low, high) in zip(ax.texts, corners_of(ax), strict=True):
@@ -45,12 +45,6 @@ def test_a_plan_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
     ax = plot.graph(plan(cpu("alone")))
     assert (words_of(ax), legend_of(ax)) == (["alone"], ["cpu"])  # of one lane there is no letter
     assert legend_of(plot.graph(tasks((), (0,))))[1:] == ["on the same lane"]
-
-
-def test_tasks_of_one_name_have_boxes_and_arrows_of_their_own():
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(torch.add, graph.add(torch.ones, 3), graph.add(torch.ones, 3))
-    assert waits_of(plot.graph(graph.plan())).keys() == {(0, 2), (1, 2)}
 
 
 def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies():
@@ -91,7 +85,7 @@ def test_copies_are_known_by_the_names_that_nodes_give():
     assert not any(graph_plot.is_copy(resource_of(device)) for device in (host, first))
 
 
-@pytest.mark.parametrize("planned", [DIAMOND, halves(), by_chance(0), plan(cpu("alone"))])
+@pytest.mark.parametrize("planned", [DIAMOND, plan(cpu("alone"), LONG), by_chance(0)])
 @pytest.mark.parametrize("given", [False, True])
 def test_nothing_lies_on_something_else(planned, given):
     ax = plot.graph(planned, plt.subplots(1, 2, figsize=(9, 4))[1][1] if given else None)

@@ -157,17 +157,12 @@ def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(t
             return lane.submit(torch.get_num_threads).result()
 
     before = torch.get_num_threads()
-    with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other:
+    with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other, cpu_lane() as plain:
         assert lane.submit(inner).result() == threads + 2
-        numbers = [each.submit(torch.get_num_threads).result() for each in (lane, other)]
-        assert numbers == [threads, threads + 1]
+        numbers = [each.submit(torch.get_num_threads).result() for each in (lane, other, plain)]
+        assert numbers == [threads, threads + 1, 1]
         assert torch.get_num_threads() == threads_of_a_new_thread() == before
     assert torch.get_num_threads() == threads_of_a_new_thread() == before
-
-
-def test_an_operator_has_one_thread_if_no_number_is_given():
-    with cpu_lane() as lane:
-        assert lane.submit(torch.get_num_threads).result() == 1
 
 
 def test_context_variables_hold_in_tasks_and_end_with_them():

@@ -160,19 +160,24 @@ def test_a_task_may_set_another_default_device_and_the_next_one_has_the_submitte
         assert torch.empty(1).device.type == "meta"
 
 
-@in_each
-def test_what_a_task_leaves_switched_reaches_no_other(context):
-    plain = probe()
-    kept = []
+def leaking(context):
+    """A task that enters a context for good, and what keeps that from being cleaned up."""
+    kept = contextlib.ExitStack()
 
     def leak():
-        kept.append(_CONTEXTS[context]())
-        kept[-1].__enter__()
+        kept.enter_context(_CONTEXTS[context]())
 
-    with cpu_lane() as lane:
+    return leak, kept
+
+
+@in_each
+def test_what_a_task_leaves_switched_reaches_no_other_and_not_who_launches_it(new_lane, context):
+    plain = probe()
+    leak, kept = leaking(context)
+    with new_lane() as lane:
         lane.submit(leak)
-        assert lane.submit(probe).result() == plain
-        kept.clear()
+        assert lane.submit(probe).result() == probe() == plain
+        kept.pop_all()
 
 
 @in_each
@@ -181,12 +186,7 @@ def test_what_a_task_leaves_switched_reaches_no_other(context):
 def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_caller(
     context, lanes, run
 ):
-    kept = []
-
-    def leak():
-        kept.append(_CONTEXTS[context]())
-        kept[-1].__enter__()
-
+    leak, kept = leaking(context)
     graph = TaskGraph(cpu_lanes=lanes)
     tasks = [graph.add(fn) for fn in (probe, leak, probe)]
     plain = probe()
@@ -194,7 +194,7 @@ def test_what_a_graphs_task_leaves_switched_reaches_neither_later_tasks_nor_the_
         inside = probe()
         assert getattr(graph, run)()[tasks] == [inside, None, inside]
         assert probe() == inside
-        kept.clear()  # here, as torch goes back to what was as each was entered
+        kept.pop_all()  # here, as torch goes back to what was as each was entered
     assert probe() == plain
 
 

@@ -1,8 +1,8 @@
 """Trace files: what a viewer reads."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -50,13 +50,6 @@ def test_spans_are_events_in_microseconds_from_zero_in_threads_named_like_lanes(
     assert events(Timeline(()), "X") == []
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_span_of_days_comes_back(tmp_path):
-    run = Timeline((Span("year", "a", 0.0, 3e7), Span("b", "b", 3e7, 3e7 + 1)))
-    write_trace(run, tmp_path / "run.json")
-    assert read_trace(tmp_path / "run.json").spans == run.spans
-
-
 def test_a_trace_of_no_spans_says_so_when_it_is_read(tmp_path):
     write_trace(Timeline(()), tmp_path / "run.json")
     with pytest.raises(TraceError, match="it is of a timeline without spans"):
@@ -99,23 +92,16 @@ def test_no_two_spans_of_a_thread_cross_and_those_that_touch_share_one(start_s, 
         assert not any(a[0] < b[0] < a[1] < b[1] for a in spans for b in spans)
 
 
-def test_names_are_written_as_they_are(tmp_path):
-    names = ["größe", "漢字", 'a "quoted" name', "half a pair \ud800"]
-    spans = (Span(name, "Bahn größer", n, n + 1) for n, name in enumerate(names))
-    write_trace(Timeline(tuple(spans)), tmp_path / "run.json")
-    assert "größe" in (tmp_path / "run.json").read_text(encoding="utf-8")
-    again = read_trace(tmp_path / "run.json")
-    assert [span.name for span in again.spans] == [*names[:3], "half a pair ?"]
-
-
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_file_is_replaced(tmp_path, kind):
+def test_spans_of_any_name_and_length_come_back(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")
-    write_trace(RUN, kind(path))
-    assert path.read_bytes() == trace_bytes(RUN)
-
-
-def test_what_is_no_timeline_is_refused(tmp_path):
+    names = ["größe", "漢字", 'a "quoted" name', "half a pair \ud800"]
+    run = Timeline([Span(each, "Bahn größer", n, n + 1) for n, each in enumerate(names)])
+    run = run.merged(Timeline([Span("a year", "x", 5.0, 3e7), Span("b", "y", 3e7, 3e7 + 1)]))
+    write_trace(run, str(path))
+    assert path.read_bytes() == trace_bytes(run)
+    assert "größe" in path.read_text(encoding="utf-8")
+    half = replace(run.spans[3], name="half a pair ?")
+    assert read_trace(path).spans == (*run.spans[:3], half, *run.spans[4:])
     with pytest.raises(TypeError, match=r"timeline is of type int; expected a Timeline"):
-        write_trace(3, tmp_path / "run.json")
+        write_trace(3, path)

@@ -211,9 +211,10 @@ def test_tasks_of_lanes_are_done_inside_the_clock_unless_issuing_is_timed(
 @pytest.mark.parametrize(("devices", "waits"), NAMED)
 def test_benchmark_waits_before_both_readings(log, devices, waits, capsys):
     with Benchmark("both", devices) as benchmark:
+        assert repr(benchmark) == "<Benchmark: both, not timed>"
         log.append("work")
     assert log == [*waits, "clock", "work", *waits, "clock"]
-    assert benchmark.elapsed_s == 1.0
+    assert (benchmark.elapsed_s, repr(benchmark)) == (1.0, "<Benchmark: both, 1.000 s>")
     assert capsys.readouterr().out == "both: 1.0000 sec\n"
 
 
@@ -229,14 +230,7 @@ def test_a_stopwatch_keeps_each_time_and_gives_their_mean_and_sums(monkeypatch):
         assert timer.stop() == expected
     assert timer.times == [1.0, 3.0, 2.0]
     assert (timer.avg(), timer.sum(), timer.cumsum()) == (2.0, 6.0, [1.0, 4.0, 6.0])
-
-
-def test_timers_say_in_one_line_what_they_timed():
-    stopwatch, benchmark = Timer(), Benchmark("half", ())
-    assert repr(benchmark) == "<Benchmark: half, not timed>"
-    stopwatch.times, benchmark.elapsed_s = [0.5, 0.25], 0.002
-    assert repr(stopwatch) == "<Timer: times 2, sum 750.0 ms>"
-    assert repr(benchmark) == "<Benchmark: half, 2.000 ms>"
+    assert repr(timer) == "<Timer: times 3, sum 6.000 s>"
 
 
 def test_benchmark_prints_no_time_of_work_that_failed_or_of_a_device_not_there(capsys):
