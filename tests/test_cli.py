@@ -26,13 +26,9 @@ TRACE = str(Path(__file__).parent / "trace_data" / "allreduce_rank0.json.gz")
 
 
 @pytest.fixture
-def a_gpu(monkeypatch):
-    monkeypatch.setattr("autopar.device.num_gpus", lambda: 1)
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr("autopar.device.num_gpus", lambda: 0)
+def gpus(monkeypatch):
+    """Set how many GPUs there are."""
+    return lambda count: monkeypatch.setattr("autopar.device.num_gpus", lambda: count)
 
 
 def script(path, code=""):
@@ -112,14 +108,15 @@ def test_the_reference_has_each_option_and_no_other(verb, capsys):
 
 
 def test_what_cannot_be_recorded_is_told_before_any_script_is_run(
-    no_gpu, tmp_path, monkeypatch, capsys
+    gpus, tmp_path, monkeypatch, capsys
 ):
+    gpus(0)
     there = script(tmp_path / "plot_a.py")
     assert main(["record", there, "--to", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("python -m autopar: recording needs CUDA GPUs")
     assert said.out == ""
-    monkeypatch.setattr("autopar.device.num_gpus", lambda: 1)
+    gpus(1)
     assert main(["record", there, str(tmp_path / "plot_b.py"), "--to", str(tmp_path)]) == 2
     assert "plot_b.py" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
@@ -130,8 +127,9 @@ def test_what_cannot_be_recorded_is_told_before_any_script_is_run(
 
 @pytest.mark.parametrize("named", ["by --to", "in the environment"])
 def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
-    named, a_gpu, tmp_path, monkeypatch, capfd
+    named, gpus, tmp_path, monkeypatch, capfd
 ):
+    gpus(1)
     monkeypatch.chdir(tmp_path)
     if named == "in the environment":
         monkeypatch.setenv("AUTOPAR_RECORD_TO", "records")
@@ -152,7 +150,8 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     assert re.findall(r"(plot_\w+).py: 1 records in", said) == ["plot_1_a", "plot_2_b"]
 
 
-def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, monkeypatch, tmp_path, capfd):
+def test_a_script_that_fails_is_told_and_the_others_still_run(gpus, monkeypatch, tmp_path, capfd):
+    gpus(1)
     monkeypatch.setattr("autopar.__main__._TIMEOUT_S", 2.0)
     bad = script(tmp_path / "plot_1_bad.py", "sys.exit('the claim does not hold')\n")
     hangs = script(tmp_path / "plot_2_hangs.py", "while True:\n    pass\n")
@@ -189,7 +188,8 @@ def pages(tmp_path, monkeypatch):
         (path / f"plot_{name}.py").write_text(_PAGE.replace("NAME", name))
 
 
-def test_outdated_records_are_listed_without_running_anything(no_gpu, pages, tmp_path, capsys):
+def test_outdated_records_are_listed_without_running_anything(gpus, pages, tmp_path, capsys):
+    gpus(0)
     assert main(["record", "--check", "--to", "records"]) == 1
     *lines, end = capsys.readouterr().out.splitlines()
     assert [line.split(".json")[0] for line in lines] == ["records/*/e1_one", "records/*/x1_two"]
@@ -212,8 +212,9 @@ def record_of(shown):
     return replace(one, experiment=shown.name, digest=shown.digest(one.parameters))
 
 
-def test_what_stays_outdated_is_said_at_the_end(a_gpu, pages, tmp_path, capfd):
+def test_what_stays_outdated_is_said_at_the_end(gpus, pages, tmp_path, capfd):
     """Here is no machine of 99 GPUs: the old record stands in, and the status says so."""
+    gpus(1)
     scripts = scripts_of(tmp_path / "gallery")
     (shown,) = (record for record in shown_by(scripts) if record.name == "e1_one")
     write_record(replace(record_of(shown), digest=f"sha256:{'0' * 64}"), "records")
@@ -255,10 +256,3 @@ def test_a_full_disk_is_said_in_one_line(options):
 def test_json_on_standard_output_stands_there_alone(name):
     done = start("timeline", TRACE, "--json", name, stdout=subprocess.PIPE)
     assert json.loads(done.stdout)["format"] == "autopar timeline"
-
-
-def test_other_verbs_are_refused_with_the_usage(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["dance"])
-    assert caught.value.code == 2
-    assert "usage: python -m autopar" in capsys.readouterr().err

@@ -306,17 +306,11 @@ def test_a_trace_is_written_and_read(tmp_path, capsys):
     assert "Limited to 'step', 1 in all" in capsys.readouterr().out
 
 
-def test_a_drawing_shows_a_step_in_which_nothing_was_named():
-    drawing = load("find_out_why").drawing_of(lambda: square(ap.workload.matrix(64)))
-    assert "step" in [span.name for _, timeline in drawing.panels for span in timeline.spans]
-
-
-def test_a_drawing_shows_what_was_named():
-    def step():
-        with ap.annotate("product"):
-            square(ap.workload.matrix(64))
-
-    assert "product" in load("find_out_why").drawing_of(step)._repr_html_()
+def test_a_drawing_shows_a_step_and_what_was_named_in_it():
+    step = functools.partial(square, ap.workload.matrix(64))
+    drawings = map(load("find_out_why").drawing_of, (step, ap.annotate("product")(step)))
+    for name, drawing in zip(("step", "product"), drawings, strict=True):
+        assert name in [span.name for _, timeline in drawing.panels for span in timeline.spans]
 
 
 @gpu

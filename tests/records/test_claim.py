@@ -134,6 +134,8 @@ def test_a_claim_gets_a_verdict_and_says_it_with_its_origin(bounds, verdict):
     assert str(claim).startswith(f"Claim {verdict}: One takes longer than two. 2 (")
     assert str(claim).endswith(f"5 samples); {claim.bound}. [{record.origin}]")
     assert verdict in claim._repr_html_()
+    with pytest.raises(TypeError, match=f"its verdict, which is '{verdict}'"):
+        bool(claim)
 
 
 def test_an_interval_that_ends_at_the_bound_can_not_be_told():
@@ -141,11 +143,6 @@ def test_an_interval_that_ends_at_the_bound_can_not_be_told():
     for bounds in ({"at_least": 2}, {"at_most": 0.5}):
         assert ap.claim("So.", estimate, **bounds).verdict == "too noisy to tell"
     assert "autopar-live" not in ap.claim("So.", estimate, at_least=2)._repr_html_()  # no origin
-
-
-def test_a_claim_is_no_condition():
-    with pytest.raises(TypeError, match="its verdict, which is 'does not hold here'"):
-        bool(ap.claim("So.", 0.5, at_least=1))
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.sampled_from(["", "%", "×"]))

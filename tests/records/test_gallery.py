@@ -52,13 +52,6 @@ def records(scripts, record, tmp_path):
     return tmp_path / "records"
 
 
-def test_what_a_script_shows_is_read_off_its_text(scripts):
-    one, two = shown_by(scripts)
-    assert (one.name, two.name) == ("shown", "shown_too")
-    assert one.digest({}) not in (two.digest({}), one.digest({"size": 1}))
-    assert one.again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "stale"),
     [

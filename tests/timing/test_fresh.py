@@ -15,8 +15,15 @@ from autopar import csan_reports, in_fresh_process
 ONE = 1
 
 
+add_one = lambda x: x + ONE  # noqa: E731
+
+
 def plus_one(x):
-    return x + ONE
+    return add_one(x)
+
+
+async def doubled(x):
+    return 2 * x
 
 
 def counted(fn):
@@ -29,7 +36,8 @@ def counted(fn):
 
 @counted
 def summed(numbers, name):
-    return [sum(plus_one(number) for number in numbers), os.environ.get(name), quote("a b")]
+    total = sum(plus_one(number) for number in numbers)
+    return [asyncio.run(doubled(total)), os.environ.get(name), quote("a b")]
 
 
 NONE, MOST = None, float("inf")
@@ -82,7 +90,7 @@ def once_more(number):
 
 def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given(tmp_path):
     given = {"environment": {"AUTOPAR_TEST": "on"}}
-    assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", **given) == [5, "on", "a%20b"]
+    assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", **given) == [10, "on", "a%20b"]
     assert "AUTOPAR_TEST" not in os.environ
     assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
     assert in_fresh_process(random, str(tmp_path / "a")) == [True, "False", 2, None, True]
@@ -165,18 +173,3 @@ def test_what_csan_reports_is_told_from_what_runs_and_from_what_fails():
     for other, words in ((broken, "no such luck"), (pretended, "RuntimeError: \ntorch.cuda")):
         with pytest.raises(RuntimeError, match=words):
             csan_reports(other)
-
-
-_add_one = lambda x: x + 1  # noqa: E731
-
-
-async def _doubled(x):
-    return 2 * x
-
-
-def _by_lambda_and_coroutine(x):
-    return asyncio.run(_doubled(_add_one(x)))
-
-
-def test_lambdas_and_coroutines_of_the_module_come_along():
-    assert in_fresh_process(_by_lambda_and_coroutine, 2) == 6
