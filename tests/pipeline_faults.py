@@ -21,7 +21,6 @@ _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails in
 SLOT_BYTES = 256
 # How many numbers of four bytes an item has. Packed ones share a slot, chunked ones take three.
 NUMBERS = {"alone": 8, "packed": 8, "chunked": 3 * SLOT_BYTES // 4}
-_PLACES = {"first": 0, "middle": 100, "last": 191}  # in a chunked item
 SIZES = list(NUMBERS)
 
 
@@ -256,24 +255,18 @@ def _fresh(make, count, at, fault):
         yield make(i)
 
 
-def _kept(make, count, at, fault):
-    for i in range(count):
-        if i == at:
-            fault()
-        tensor = make(i)
+def _kept(*given):
+    for tensor in _fresh(*given):  # noqa: UP028  (held here till the next one is asked for)
         yield tensor
 
 
 class _Listed(list):
-    def __init__(self, make, count, at, fault):
-        super().__init__(make(i) for i in range(count))
-        self.at, self.fault = at, fault
+    def __init__(self, make, *given):
+        super().__init__(make(i) for i in range(given[0]))
+        self._given = given
 
     def __iter__(self):
-        for i, tensor in enumerate(super().__iter__()):
-            if i == self.at:
-                self.fault()
-            yield tensor
+        return _fresh(self.__getitem__, *self._given)
 
 
 SOURCES = {"fresh": _fresh, "kept": _kept, "list": _Listed}
@@ -297,16 +290,12 @@ def _asynchronous(pipeline, source, bench):
         yield handles.popleft().result()
 
 
-def _pinned_blanks(bench):
-    return (bench.pinned(blank) for blank in blanks(bench))
-
-
 VERBS = {
     "to_host": lambda pipeline, source, bench: pipeline.to_host(source),
     "to_host out": lambda pipeline, source, bench: pipeline.to_host(source, out=blanks(bench)),
     "to_host pin": lambda pipeline, source, bench: pipeline.to_host(source, pin=True),
     "to_host pinned out": lambda pipeline, source, bench: pipeline.to_host(
-        source, out=_pinned_blanks(bench)
+        source, out=map(bench.pinned, blanks(bench))
     ),
     "prefetch": lambda pipeline, source, bench: pipeline.prefetch(source),
     "prefetch pinned": lambda pipeline, source, bench: pipeline.prefetch(map(bench.pinned, source)),
