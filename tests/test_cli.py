@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,6 @@ import torch
 
 import autopar
 from autopar.__main__ import main
-from autopar.records.experiment import observed
-from autopar.records.gallery import scripts_of, shown_by
-from autopar.records.record import Findings
-from autopar.records.store import write_record
-from autopar.timing.measurement import Measurement
 
 SOURCES = str(Path(autopar.__file__).parents[1])
 TRACE = str(Path(__file__).parent / "trace_data" / "allreduce_rank0.json.gz")
@@ -166,62 +160,6 @@ def test_a_script_that_fails_is_told_and_the_others_still_run(gpus, monkeypatch,
     names = sorted(path.name for path in tmp_path.glob("machine/*"))
     assert names == ["plot_3_good.json", "report.sqlite"], "what lies beside a record comes along"
     assert (tmp_path / "machine" / "report.sqlite").read_bytes() == bytes(range(256))
-
-
-_PAGE = """
-import autopar as ap
-
-def experiment(size):
-    return ap.Findings([ap.Measurement("a", (1, 1, 1))])
-
-ap.recorded(experiment, name="NAME", parameters={"size": 1}, gpus=99)
-"""
-
-
-@pytest.fixture
-def pages(tmp_path, monkeypatch):
-    """A gallery of two pages in the current folder, with no records."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("e1_one", "x1_two"):
-        path = tmp_path / "gallery" / ("experiments" if name[0] == "e" else "exercises")
-        path.mkdir(parents=True)
-        (path / f"plot_{name}.py").write_text(_PAGE.replace("NAME", name))
-
-
-def test_outdated_records_are_listed_without_running_anything(gpus, pages, tmp_path, capsys):
-    gpus(0)
-    assert main(["record", "--check", "--to", "records"]) == 1
-    *lines, end = capsys.readouterr().out.splitlines()
-    assert [line.split(".json")[0] for line in lines] == ["records/*/e1_one", "records/*/x1_two"]
-    assert "there is no such record." in lines[0]
-    assert lines[0].endswith("run: python -m autopar record gallery/experiments/plot_e1_one.py")
-    assert end == "2 of the records of 2 scripts are outdated."
-    assert main(["record", "--check", "--to", "records", "x1"]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    for shown in shown_by(scripts_of(tmp_path / "gallery")):
-        write_record(record_of(shown), "records")
-    assert main(["record", "--check", "--to", "records"]) == 0
-    assert capsys.readouterr().out == "None of the records of 2 scripts are outdated.\n"
-
-
-def record_of(shown):
-    def anything():
-        return Findings([Measurement("a", (1, 1, 1))])
-
-    one = observed(anything, name="any", parameters={})
-    return replace(one, experiment=shown.name, digest=shown.digest(one.parameters))
-
-
-def test_what_stays_outdated_is_said_at_the_end(gpus, pages, tmp_path, capfd):
-    """Here is no machine of 99 GPUs: the old record stands in, and the status says so."""
-    gpus(1)
-    scripts = scripts_of(tmp_path / "gallery")
-    (shown,) = (record for record in shown_by(scripts) if record.name == "e1_one")
-    write_record(replace(record_of(shown), digest=f"sha256:{'0' * 64}"), "records")
-    assert main(["record", "e1", "--to", "records"]) == 1
-    said = capfd.readouterr()
-    assert "plot_e1_one.py: " in said.out
-    assert "e1_one.json" in said.err
 
 
 def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatch, capsys):

@@ -22,11 +22,11 @@ _NOBODY = 65534
 @pytest.fixture
 def note(tmp_path):
     """A file that is there; after the test it is alone in its folder: no draft was left."""
-    path = tmp_path / "note.txt"
+    path = tmp_path / f"{'n' * 247}note.txt"  # as long as systems allow
     path.write_text("old")
     path.chmod(0o640)
     yield path
-    assert os.listdir(tmp_path) == ["note.txt"]
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_writes_what_others_may_read_and_the_mode_stays(note):
@@ -111,11 +111,6 @@ def test_symbolic_links_stay_and_lead_to_the_new_file(tmp_path):
         with pytest.raises(OSError, match=said):
             write_atomically(link, "text")
     assert {path.name for path in tmp_path.iterdir()} == {"end", "link", "sub"}
-
-
-def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
-    write_atomically(path := tmp_path / ("n" * 255), "text")
-    assert path.read_text() == "text"
 
 
 @pytest.mark.parametrize("name", ["pipe", "link"])

@@ -76,7 +76,7 @@ _USES = {
 
 
 @pytest.mark.parametrize("operation", _USES)
-def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operation):
+def test_what_is_taken_for_its_result_says_how_to_get_it(lane, operation):
     handle = lane.submit(torch.ones, 2)
     with pytest.raises(TypeError, match=rf"'{operation}' got a Handle.*call its \.result\(\)"):
         _USES[operation](handle)
@@ -88,10 +88,6 @@ def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operatio
     assert handle != None  # noqa: E711 (the operator itself)
     assert {other: 0, handle: 1}[handle]
     assert f"{handle}" == str(handle)
-
-
-@pytest.mark.parametrize("operation", _USES)
-def test_a_task_that_is_taken_for_its_result_says_how_to_get_it(operation):
     task = ap.TaskGraph().add(torch.ones, 2)
     with pytest.raises(TypeError, match=rf"'{operation}' got a Task.*as run\[task\]"):
         _USES[operation](task)

@@ -22,7 +22,6 @@ import torch.distributed as dist
 
 import autopar as ap
 from autopar.distributed import member
-from autopar.records.store import FOLDER
 
 _ROOT = Path(__file__).parents[2]
 _HOWTO = _ROOT / "docs" / "howto" / "from_one_machine_to_many.md"
@@ -74,20 +73,28 @@ def test_gradients_are_equal_though_the_ports_are_taken_and_rows_do_not_divide(g
     assert len(found.checks) == 2 * len(ways) + 1
 
 
+_ENDED, _STRESS = "its process ended itself", pytest.mark.stress
+
+
 @pytest.mark.parametrize(
     ("how", "who", "alone", "words"),
     [
-        ("SIGKILL", 1, False, "was ended by SIGKILL"),
-        ("exit 0", 0, False, r"ended itself \(exit 0\) before the function returned; expected"),
-        pytest.param("exit 0", 1, True, r"ended itself \(exit 0\)", marks=pytest.mark.stress),
-        pytest.param("exit 3", 0, False, r"ended itself \(exit 3\)", marks=pytest.mark.stress),
+        ("raised", 1, True, "ValueError: no such row"),
+        ("SIGKILL", 1, False, "its process was ended by SIGKILL"),
+        ("exit 0", 0, False, rf"{_ENDED} \(exit 0\) before the function returned; expected"),
+        pytest.param("exit 0", 1, True, rf"{_ENDED} \(exit 0\)", marks=_STRESS),
+        pytest.param("exit 3", 0, False, rf"{_ENDED} \(exit 3\)", marks=_STRESS),
         # So the agent ends the others, but here somebody else did.
-        pytest.param("SIGTERM", 1, False, "was ended by SIGTERM", marks=pytest.mark.stress),
+        pytest.param("SIGTERM", 1, False, "its process was ended by SIGTERM", marks=_STRESS),
+        pytest.param("raised", 1, False, "ValueError: no such row", marks=_STRESS),
     ],
 )
-def test_a_rank_whose_process_ends_ends_the_others_and_is_named(gone, how, who, alone, words):
+def test_a_rank_that_fails_ends_the_others_though_they_wait_for_it_or_for_none_and_is_named(
+    gone, how, who, alone, words
+):
     message = died(gone, how, who, alone=alone)
-    assert re.search(f"rank {who} failed: its process {words}", message)
+    assert re.search(f"rank {who} failed: {words}", message)
+    assert ("in fails" in message) == (how == "raised")  # by the traceback
 
 
 @pytest.mark.stress
@@ -95,17 +102,6 @@ def test_where_all_ranks_end_before_they_return_one_is_named():
     for end, words in ((os._exit, r"its process .*exit 0"), (sys.exit, "SystemExit: 0")):
         with pytest.raises(RuntimeError, match=rf"rank \d failed: {words}"):
             ap.on_ranks(lambda _, end=end: end(0), ranks=2)
-
-
-def test_a_rank_that_raises_is_named_also_where_no_other_has_to_do_with_it(gone):
-    assert "rank 1 failed: ValueError: no such row" in died(gone, "raised", 1, alone=True)
-
-
-@pytest.mark.stress
-def test_a_rank_that_raises_ends_those_that_wait_for_it(gone):
-    message = died(gone, "raised", 1)
-    assert "rank 1 failed: ValueError: no such row" in message
-    assert "in fails" in message  # the traceback
 
 
 @pytest.mark.stress
@@ -207,15 +203,6 @@ def test_two_agents_meet_by_the_line_of_the_howto():
 
 
 @pytest.mark.stress
-def test_one_agent_starts_ranks_by_the_line_of_the_howto():
-    (line,) = [line for line in lines_of_the_howto() if "--nnodes" not in line]
-    ((said, status),) = run_both([torchrun(line, FILE=str(_PROGRAM))])
-    assert status == 0, said
-    assert said.count("[[(0, 41), (1, 41)], [1]]") == 1
-
-
-@pytest.mark.stress
-@pytest.mark.skipif(not [*FOLDER.glob("*/d1_gradients.json")], reason="it shows no record yet")
 def test_a_page_runs_by_torchrun(tmp_path):
     page = _ROOT / "gallery" / "distributed" / "plot_1_add_gradients_up_during_backward.py"
     (line,) = [line for line in lines_of_the_howto() if "--nnodes" not in line]

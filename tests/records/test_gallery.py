@@ -22,7 +22,7 @@ WORK = {"sizes": [2**n for n in range(3)]}
 def experiment(sizes, most):
     return ap.Findings([ap.Measurement("a", (1, 1, 1))])
 
-record = ap.recorded(experiment, name="shown", parameters=WORK)
+record = ap.recorded(experiment, name="shown", parameters=WORK, gpus=99)
 if record:
     again = ap.recorded(experiment, name="shown_too", parameters={**WORK, "most": 3}, gpus=2)
 raise SystemExit("a page that runs")
@@ -106,6 +106,32 @@ def test_a_script_that_is_no_python_is_refused_by_name(scripts, capsys, text):
     assert re.fullmatch(rf".*{scripts[0]} can't be read: .* Mend it, and try again\.\n", err)
 
 
+def test_the_command_lists_what_is_outdated_and_runs_nothing(
+    scripts, records, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    scripts[0].with_name("plot_2_other.py").touch()
+    assert main(["record", "--check", "--to", "records"]) == 0
+    assert capsys.readouterr().out == "None of the records of 2 scripts are outdated.\n"
+    for named, status, told in ((), 1, "2"), (["1_page"], 1, "2"), (["other"], 0, "None"):
+        assert main(["record", "--check", "--to", "none", *named]) == status
+        *lines, end = capsys.readouterr().out.splitlines()
+        assert lines == (stale_records(scripts, "none") if status else [])
+        assert end == f"{told} of the records of {2 - len(named)} scripts are outdated."
+    assert "there is no such record." in stale_records(scripts, "none")[0]
+
+
+def test_what_stays_outdated_is_said_at_the_end(scripts, records, tmp_path, monkeypatch, capfd):
+    """Here is no machine of 99 GPUs, so the page fails, and the old record stays."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("autopar.device.num_gpus", lambda: 1)
+    change(scripts, "(1, 1, 1)", "(1, 1, 2)")
+    assert main(["record", "1_page", "--to", "records"]) == 1
+    said = capfd.readouterr()
+    assert "plot_1_page.py: " in said.out
+    assert "shown.json" in said.err
+
+
 def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monkeypatch):
     monkeypatch.setattr(gallery, "scripts_of", lambda: scripts)
     monkeypatch.setattr("autopar.records.store.FOLDER", records)
@@ -142,10 +168,8 @@ def test_a_file_that_a_page_gives_is_of_the_record_that_it_shows():
     assert given
 
 
-def test_pages_assert_nothing() -> None:
+def test_pages_assert_nothing():
     """Results are checked by `Findings.checks`; what is true of a machine is a claim."""
-    scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
-    assert scripts, "there is no gallery"
-    for script in scripts:
+    for script in scripts_of():
         nodes = ast.walk(ast.parse(script.read_text(encoding="utf-8")))
         assert not [node.lineno for node in nodes if isinstance(node, ast.Assert)], script.name
