@@ -4,13 +4,13 @@ import contextlib
 import contextvars
 import math
 import threading
-import time
 import weakref
 
 import pytest
 import torch
 from lane_forms import WAIT_S, caught, fail
 from leftovers import threads_of_a_new_thread
+from pipeline_ways import comes_true
 from torch.utils import _pytree as pytree
 
 from autopar import CopyPipeline, Lane, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
@@ -194,11 +194,7 @@ def test_results_go_with_their_handles():
         dependent = lane.submit(torch.neg, handle)
         results = [weakref.ref(task.result()) for task in (handle, dependent)]
         del handle, dependent
-        give_up_s = time.perf_counter() + WAIT_S
-        while any(result() is not None for result in results):
-            # The worker may be on its way out of the task still.
-            assert time.perf_counter() < give_up_s, "the lane holds on to a result"
-            time.sleep(1e-3)
+        assert comes_true(lambda: not any(result() is not None for result in results))
 
 
 # -- misuse ---------------------------------------------------------------------------------------

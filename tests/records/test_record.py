@@ -11,7 +11,7 @@ import pytest
 import torch
 from record_sample import NAME, PARAMETERS, experiment, load
 
-import autopar
+import autopar as ap
 from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
 from autopar.records.record import Findings, RecordError
 from autopar.records.store import Wanted, load_record, newest_of, write_record
@@ -19,7 +19,7 @@ from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
 _PLACES = re.compile(r'"(/|~|file:)| ~?/\w')  # paths of a machine, in JSON
-_SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
+_SHIPPED = sorted((Path(ap.__file__).parent / "recorded").glob("*/*.json"))
 
 
 def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
@@ -281,3 +281,26 @@ def test_without_what_it_needs_it_is_shown_from_its_record(
     assert not load(tmp_path, **needs).live
     assert capsys.readouterr().out == f"{NAME}: not measured, for want of {lacking}\n"
     assert not (tmp_path / "new").exists()
+
+
+def product(size):
+    x = ap.workload.matrix(size, ap.gpu(0))
+    product = ap.measure(lambda: x.mm(x), label="product", repeats=5, devices=[ap.gpu(0)])
+    equal = torch.equal(x.mm(x), x.mm(x))
+    return Findings([product], {"product": ap.timeline_of(lambda: x.mm(x))}, {"equal": equal})
+
+
+@pytest.mark.gpu
+def test_a_record_of_what_this_gpu_did(tmp_path, monkeypatch):
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    live = recorded(product, name="product", parameters={"size": 1024}, gpus=1)
+    (path,) = tmp_path.glob("*/product.json")
+    loaded = load_record(path)
+    assert (live.live, loaded.live) == (True, False)
+    assert loaded.digest == live.digest
+    assert loaded.measurements["product"].median_s == pytest.approx(
+        live.measurements["product"].median_s, abs=1e-9
+    )
+    assert loaded.timelines["product"].select("compute")
+    assert torch.cuda.get_device_name(0) in loaded.origin
+    assert loaded.hardware["gpus"]
