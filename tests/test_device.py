@@ -79,15 +79,6 @@ def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match)
         synchronize(name)
 
 
-def test_a_gpu_has_a_number_that_is_not_cut():
-    for i in (-1, True):
-        for get in (gpu, try_gpu):
-            with pytest.raises(ValueError, match=f"i is {i!r}; expected a whole number"):
-                get(i)
-    with pytest.raises(ValueError, match=r"i is 1099511627776; expected .* at most 127"):
-        gpu(2**40)  # of which torch would make GPU 0
-
-
 def faults_of_new_tensors():
     """Page faults of new tensors where others have been freed, and once the heap is empty."""
 

@@ -191,12 +191,6 @@ def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, wo
     )
 
 
-@pytest.mark.parametrize("wrong", [0, 0.5, 10**6])
-def test_capacity_needs_a_number_of_workers(wrong):
-    with pytest.raises(ValueError, match=f"workers is {wrong!r}; expected a whole number"):
-        capacity(wrong)
-
-
 def test_new_pages_are_counted_and_used_ones_are_not(monkeypatch):
     pytest.importorskip("resource")
     size_bytes = 64 * 2**20  # so large that it comes from the system each time

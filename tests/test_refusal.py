@@ -1,6 +1,7 @@
-"""What messages and reprs say of values: what they are, never their numbers."""
+"""What is refused, by its name; and what messages and reprs say of values, never their numbers."""
 
 import functools
+import math
 
 import numpy
 import pytest
@@ -100,6 +101,69 @@ def test_what_stands_for_a_result_elsewhere_is_refused(lane):
         lane.submit(max, [task, 3]).result()
     with pytest.raises(TypeError, match=r"'max' got a Handle.*call its \.result\(\)"):
         graph.add(max, [handle, 3])
+
+
+def submit(*given, **options):
+    with ap.cpu_lane() as lane:
+        lane.submit(*given, **options)
+
+
+def measure(**options):
+    ap.measure(lambda: pytest.fail("it ran"), **{"label": "a", **options})
+
+
+def record(**options):
+    ap.recorded(lambda: pytest.fail("it ran"), **{"name": "a", "parameters": {}, **options})
+
+
+LARGE = 10**12  # which is a number that may be right, and not to be tried
+_WRONG = [None, "a", 1.5, True, -1, 0, LARGE, math.nan, [], ..., object]
+_VALUES = {  # how an argument is given, and which of these values are right there
+    "threads": (ap.cpu_lane, ()),
+    "kind": (lambda value: ap.cpu_lane(kind=value), ()),
+    "device": (ap.cuda_lane, (None, 0)),
+    "device of a matrix": (lambda value: ap.workload.matrix(2, value), (0,)),
+    "cpu_lanes": (lambda value: ap.TaskGraph(cpu_lanes=value), (None,)),
+    "streams": (lambda value: ap.TaskGraph(streams=value), (None,)),
+    "cost_s": (lambda value: ap.TaskGraph().add(int, cost_s=value), (None, 0, 1.5, LARGE)),
+    "slots": (lambda value: ap.CopyPipeline("cpu", slots=value), (LARGE,)),
+    "i": (ap.gpu, (0,)),  # of one that is too large torch would make GPU 0
+    "i that may be there": (ap.try_gpu, (0, LARGE)),
+    "workers": (ap.capacity, (None,)),
+    "size": (ap.workload.product_flops, (LARGE,)),
+    "size of a matrix": (ap.workload.matrix, (LARGE,)),
+    "count": (lambda value: ap.workload.product_bytes(2, value), (0, LARGE)),
+    "seed": (lambda value: ap.workload.matrix(2, seed=value), (0, LARGE)),
+    "cycles": (lambda value: ap.workload.delay("cpu", value), (0, LARGE)),
+    "repeats": (lambda value: measure(repeats=value), (LARGE,)),
+    "warmup": (lambda value: measure(warmup=value), (0, LARGE)),
+    "calls": (lambda value: measure(calls=value), (LARGE,)),
+    "flops": (lambda value: measure(flops=value), (None, 1.5, LARGE)),
+    "size_bytes": (lambda value: measure(size_bytes=value), (None, 1.5, LARGE)),
+    "ranks": (lambda value: ap.on_ranks(len, ranks=value), (LARGE,)),
+    "timeout_s": (lambda value: ap.on_ranks(len, ranks=1, timeout_s=value), (None, 1.5, LARGE)),
+    "gpus": (lambda value: record(gpus=value), (0, LARGE)),
+}
+_TYPES = {  # and what is said
+    "name": (lambda value: ap.cpu_lane(name=value), (None, "a"), "text"),
+    "name of a task": (lambda value: submit(int, name=value), (None, "a"), "text"),
+    "name in a graph": (lambda value: ap.TaskGraph().add(int, name=value), (None, "a"), "text"),
+    "after": (lambda value: submit(int, after=value), ([], "a"), "a list"),
+    r"after\[0\]": (lambda value: submit(int, after=[value]), (), "a Handle"),
+    "writes": (lambda value: ap.TaskGraph().add(int, writes=value), (None, [], "a"), ""),
+    "fn": (lambda value: submit([value]), (), r"a function.*submit\(fn, x\)"),
+    "setup": (lambda value: measure(setup=value), (None, object), "a function"),
+}
+
+
+@pytest.mark.parametrize("value", _WRONG, ids=repr)
+@pytest.mark.parametrize("argument", [*_VALUES, *_TYPES])
+def test_what_an_argument_cannot_be_is_refused_by_its_name(argument, value):
+    call, right, *said = (_VALUES | _TYPES)[argument]
+    if not any(value is each or value == each for each in right):
+        said = f"^{argument.split(' ')[0]}.* is .*; expected {''.join(said)}"
+        with pytest.raises(TypeError if argument in _TYPES else ValueError, match=said):
+            call(value)
 
 
 def step(x, *, scale=1):

@@ -24,22 +24,6 @@ def test_products_keep_their_magnitude():
     assert 0.3 < x.std().item() * 256**0.5 < 3
 
 
-@pytest.mark.parametrize(
-    ("refused", "match"),
-    [
-        (lambda: workload.product_flops(-1), "size is -1; expected a whole number"),
-        (lambda: workload.product_bytes(2, "a"), "count is 'a'; expected a whole number"),
-        (lambda: workload.matrix(0), "size is 0; expected"),
-        (lambda: workload.matrix(2, "gpu"), "device is 'gpu'; expected the CPU or a CUDA GPU"),
-        (lambda: workload.matrix(2, seed=1.5), "seed is 1.5; expected a whole number"),
-        (lambda: workload.delay("cpu", -1), "cycles is -1; expected"),
-    ],
-)
-def test_sizes_counts_and_devices_that_cannot_be_are_refused(refused, match):
-    with pytest.raises(ValueError, match=match):
-        refused()
-
-
 def test_products_are_independent_and_right_and_their_cost_is_exact():
     x = workload.matrix(16)
     results = workload.products(x, 3)

@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import math
 import threading
 import weakref
 
@@ -13,7 +12,7 @@ from leftovers import threads_of_a_new_thread
 from pipeline_ways import comes_true
 from torch.utils import _pytree as pytree
 
-from autopar import CopyPipeline, Lane, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
+from autopar import Lane, TaskGraph, cpu_lane, timeline_of_handles
 
 pytestmark = pytest.mark.usefixtures("forms_run_in_time")
 
@@ -212,38 +211,3 @@ def test_a_lane_takes_work_inside_one_with_block(new_lane):
         lane.submit(int)
     with pytest.raises(RuntimeError, match="was left"), lane:
         pass
-
-
-_WRONG = [None, "a", 1.5, True, -1, 0, 10**12, math.nan, [], ..., object]
-_REFUSED = {  # how an argument is given, which of these values are right there, and what is said
-    "threads": (cpu_lane, (), ""),
-    "kind": (lambda value: cpu_lane(kind=value), (), ""),
-    "device": (cuda_lane, (None, 0), ""),
-    "cpu_lanes": (lambda value: TaskGraph(cpu_lanes=value), (None,), ""),
-    "streams": (lambda value: TaskGraph(streams=value), (None,), ""),
-    "cost_s": (lambda value: TaskGraph().add(int, cost_s=value), (None, 0, 1.5, 10**12), ""),
-    "slots": (lambda value: CopyPipeline("cpu", slots=value), (10**12,), ""),
-    "name": (lambda value: cpu_lane(name=value), (None, "a"), "text"),
-    "name of a task": (lambda value: _submit(int, name=value), (None, "a"), "text"),
-    "name in a graph": (lambda value: TaskGraph().add(int, name=value), (None, "a"), "text"),
-    "after": (lambda value: _submit(int, after=value), ([], "a"), "a list"),
-    r"after\[0\]": (lambda value: _submit(int, after=[value]), (), "a Handle"),
-    "writes": (lambda value: TaskGraph().add(int, writes=value), (None, [], "a"), ""),
-    "fn": (lambda value: _submit([value]), (), r"a function.*submit\(fn, x\)"),
-}
-
-
-def _submit(*given, **options):
-    with cpu_lane() as lane:
-        lane.submit(*given, **options)
-
-
-@pytest.mark.parametrize("value", _WRONG, ids=repr)
-@pytest.mark.parametrize("argument", _REFUSED)
-def test_what_an_argument_cannot_be_is_refused_by_its_name(argument, value):
-    call, right, said = _REFUSED[argument]
-    if not any(value is each or value == each for each in right):
-        argument = argument.split(" ")[0]
-        kind = TypeError if said or argument == "writes" else ValueError
-        with pytest.raises(kind, match=f"^{argument}.* is .*; expected {said}"):
-            call(value)
