@@ -95,13 +95,13 @@ def test_no_two_spans_of_a_thread_cross_and_those_that_touch_share_one(start_s, 
 def test_spans_of_any_name_and_length_come_back(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")
-    names = ["größe", "漢字", 'a "quoted" name', "half a pair \ud800"]
-    run = Timeline([Span(each, "Bahn größer", n, n + 1) for n, each in enumerate(names)])
+    names = ["größe", "漢字", 'a "quoted" name', "half a pair \ud800", "\x00\x1b[31m\ufffe"]
+    run = Timeline([Span(each, f"Bahn {each}", n, n + 1) for n, each in enumerate(names)])
     run = run.merged(Timeline([Span("a year", "x", 5.0, 3e7), Span("b", "y", 3e7, 3e7 + 1)]))
     write_trace(run, str(path))
     assert path.read_bytes() == trace_bytes(run)
     assert "größe" in path.read_text(encoding="utf-8")
-    half = replace(run.spans[3], name="half a pair ?")
+    half = replace(run.spans[3], name="half a pair ?", lane="Bahn half a pair ?")
     assert read_trace(path).spans == (*run.spans[:3], half, *run.spans[4:])
     with pytest.raises(TypeError, match=r"timeline is of type int; expected a Timeline"):
         write_trace(3, path)
