@@ -112,27 +112,20 @@ def test_it_has_what_ran_by_the_statement_that_measures(tmp_path, capsys):
 # -- the package ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "counts"),
-    [
-        ("transfer/ring.py", "changed = 0", True),
-        ("lanes/outcome.py", "changed = 0", True),  # which that imports
-        ("records/race.py", "changed = 0", True),
-        ("graph/run.py", "changed = 0", False),  # to which nothing leads
-        ("transfer/ring.py", "# words", False),
-        ("display/plot.py", "changed = 0", False),
-        ("records/claim.py", "changed = 0", False),
-    ],
-)
-def test_of_autopar_code_counts_and_neither_words_nor_place_nor_what_shows(
-    tmp_path, name, more, counts
-):
-    folder = tmp_path / "elsewhere" / "autopar"
+_COUNTING = {"transfer/ring.py", "lanes/outcome.py", "records/race.py"}  # some by way of others
+_OTHERS = {"graph/run.py", "display/plot.py", "records/claim.py"}  # not used, or they show
+
+
+def test_of_autopar_code_counts_and_neither_words_nor_place_nor_what_shows(tmp_path):
+    folder, words = tmp_path / "elsewhere" / "autopar", "transfer/parcel.py"
     shutil.copytree(_PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
-    with (folder / name).open("a", encoding="utf-8") as file:
-        file.write(f"\n{more}\n")
+    for name in (*_COUNTING, *_OTHERS, words):
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write("\n# more\n" if name == words else "\nmore = 0\n")
     used = digest._modules_used(ast.parse(_USING).body)
-    assert (digest._files(folder, used) != digest._files(_PACKAGE, used)) == counts
+    here, there = digest._files(_PACKAGE, used), digest._files(folder, used)
+    assert here.keys() == there.keys() > {words, *_COUNTING}
+    assert {name for name in here if here[name] != there[name]} == _COUNTING
 
 
 _USING = """
