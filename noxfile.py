@@ -15,8 +15,8 @@ CONSTRAINTS = "--constraint=constraints.txt"
 SITE = Path("docs/_build/html")
 RECORDS = Path("src/autopar/recorded")
 
-BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
-CHECK_LINKS = (*BUILD_SITE[:-3], "-b", "linkcheck", "docs", "docs/_build/linkcheck")
+BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "docs", str(SITE))
+CHECK_LINKS = (*BUILD_SITE[:-2], "-b", "linkcheck", "docs", "docs/_build/linkcheck")
 SITE_TESTS = "tests/site"  # `docs` runs them
 TEST = ("python", "-m", "pytest", f"--ignore={SITE_TESTS}")
 ON_TWO_CORES = ("-n", "2", "--dist", "worksteal")  # a core that is done takes from the other

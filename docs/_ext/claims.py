@@ -110,12 +110,6 @@ class Verdicts(Directive):
         return [summary, listed] if listed.children else [summary]
 
 
-def tell_before_processes_part(app, env, docnames):
-    """Work out once what several of the processes that read pages would each work out."""
-    if any(page.startswith(("claims", "chapter/")) for page in docnames):
-        claims_by_machine()
-
-
 def outcome(claim, origin):
     """What became of a claim, with the day of its record beside how sure it is."""
     figure, _, sure = claim.measured.removesuffix(")").partition(" (")
@@ -175,6 +169,4 @@ def summarize(app, error) -> None:
 def setup(app):
     app.add_directive("claims-by-machine", ClaimsByMachine)
     app.add_directive("verdicts", Verdicts)
-    app.connect("env-before-read-docs", tell_before_processes_part)
     app.connect("build-finished", summarize)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -21,7 +21,6 @@ from autopar.records.store import FOLDER
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
 logger = logging.getLogger(__name__)
-_STRIDE = 4  # parts that Sphinx makes of so many pages, for two processes
 _WATCHED = (("src", "*.py"), ("src", "*.json"), ("docs/_ext", "*.py"))
 
 
@@ -68,14 +67,7 @@ def forget_stale_pages(app, config) -> None:
     last.write_text(now)
 
 
-def spread(app, env, docnames) -> None:
-    """Spread pages over processes: neighbours go to one, and most pages that run are neighbours."""
-    docnames[:] = [page for first in range(_STRIDE) for page in docnames[first::_STRIDE]]
-
-
 def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
     app.connect("config-inited", look_at_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
-    app.connect("env-before-read-docs", spread)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

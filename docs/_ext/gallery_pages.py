@@ -193,4 +193,3 @@ def enclose(parent, start, summary, stop=None):
 def setup(app):
     app.add_generic_role("timeline", Way)
     app.connect("doctree-read", arrange)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -105,4 +105,3 @@ def _parents(node):
 
 def setup(app):
     app.connect("doctree-resolved", link_first_uses)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -250,4 +250,3 @@ class ByMachine:
 
 def setup(app):
     app.add_directive("goals-by-machine", GoalsByMachine)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

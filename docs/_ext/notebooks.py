@@ -44,4 +44,3 @@ def _link(folder, name):
 
 def setup(app):
     notebook.rst2md = partial(as_markdown, convert=notebook.rst2md)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -44,4 +44,3 @@ def setup(app):
     opengraph.get_description = describe
     app.connect("config-inited", add_not_found)
     app.connect("build-finished", write_sitemap)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

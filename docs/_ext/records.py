@@ -50,4 +50,3 @@ def cell(record):
 
 def setup(app):
     app.add_directive("records-by-machine", RecordsByMachine)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,4 +52,3 @@ def of_one_run(caption):
 
 def setup(app):
     app.connect("doctree-read", say_once, priority=400)  # before the gallery's pages are arranged
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -36,4 +36,3 @@ def is_output(node):
 def setup(app):
     app.connect("builder-inited", leave_outputs_out)
     app.connect("env-get-outdated", index_main_entries_in_each_build)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

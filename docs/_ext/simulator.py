@@ -74,4 +74,3 @@ class Simulator(Directive):
 
 def setup(app):
     app.add_directive("simulator", Simulator)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
