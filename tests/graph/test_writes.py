@@ -155,6 +155,14 @@ PARTS = {
 }
 
 
+@pytest.mark.parametrize("read", [slice(3, 3), slice(None)])
+def test_an_empty_part_is_in_order_with_the_whole_whose_changes_it_counts(read):
+    x, graph = torch.ones(8), TaskGraph(cpu_lanes=2)
+    graph.add(torch.sum, x[read])
+    graph.add(torch.Tensor.add_, x if read.start else x[3:3], 1)
+    assert graph.plan().nodes[1].before == {0}
+
+
 @pytest.mark.parametrize("kind", PARTS)
 def test_but_not_where_autograd_tracks_them_which_has_one_history_for_all(kind):
     base, graph = torch.ones(3, 2), TaskGraph(cpu_lanes=3)

@@ -49,6 +49,7 @@ STRANGE = {  # how to make it, and the error
     "freed": (without_its_memory, *_GONE),
     "freed, a view": (view_of_memory_that_is_gone, *_GONE),
     "freed in part": (lambda x: without_its_memory(x, 8), *_GONE),
+    "zeros of autograd": (lambda x: torch._efficientzerotensor(x.shape, device=x.device), *_GONE),
     "meta": (lambda x: x.to("meta"), ValueError, "is on meta; expected it on .*Move it there"),
     "sparse": (torch.Tensor.to_sparse, TypeError, r"a torch.sparse_coo tensor.*to_dense\(\)"),
     "csr": (lambda x: x.view(2, 2).to_sparse_csr(), TypeError, "a torch.sparse_csr tensor"),
@@ -57,6 +58,10 @@ STRANGE = {  # how to make it, and the error
     "quantized": (
         *(lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8), TypeError),
         "a quantized tensor",
+    ),
+    "quantized, a view": (
+        *(lambda x: torch._neg_view(torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8)),),
+        *(TypeError, "a quantized tensor"),
     ),
     "mkldnn": (lambda x: x.cpu().to_mkldnn(), TypeError, "a torch._mkldnn tensor"),
     "with grad": (lambda x: x.clone().requires_grad_(), ValueError, r"requires grad.*x.detach\(\)"),

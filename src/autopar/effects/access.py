@@ -42,11 +42,13 @@ class Places:
         return bool(self._everywhere) or all(self._meeting(lies))
 
     def add(self, lies: ByteRange, number: int = 0, but: Collection[int] = ()) -> None:
-        """Note one more, beside all there is but some."""
+        """Note one more, beside all there is but some, as far as these are soon found."""
         if lies is not ANYWHERE:
             self._cut(lies)
-        for numbers in self._meeting(lies) if lies is not ANYWHERE else [self._everywhere]:
-            numbers.difference_update(but)
+        parts = self._meeting(lies) if lies is not ANYWHERE else [self._everywhere]
+        for numbers in parts:
+            if len(numbers) == 1 or len(parts) == 1:  # many of many parts would take too long
+                numbers -= numbers.intersection(but)
             numbers.add(number)
 
     def put(self, lies: ByteRange, number: int) -> None:

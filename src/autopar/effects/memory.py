@@ -148,12 +148,14 @@ def _range_of(tensor: torch.Tensor) -> ByteRange:
         return ByteRange(("tensor", id(tensor)))
     try:
         start, count = tensor.data_ptr(), tensor.numel()
+        if not count:  # a change of it counts as one of all that it is a view of, and of each part
+            start = tensor.untyped_storage().data_ptr()
     except (RuntimeError, ValueError):  # without memory, as FakeTensors, or yet without shape
         start = count = 0
-    if not start or not count:
+    if not start:
         return ByteRange(("storage", memory_key(tensor)))
-    if not tensor.is_contiguous():
+    if count and not tensor.is_contiguous():
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         count = 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
-    return ByteRange(device, start, start + count * tensor.itemsize)
+    return ByteRange(device, start, start + (count * tensor.itemsize or 1))

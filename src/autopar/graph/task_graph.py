@@ -110,7 +110,8 @@ class TaskGraph(Closed):
         shapes and modes are those of this call; tensors, be they given or found by the function,
         keep their places, and are read anew in each run. Results are not tracked by autograd, and
         equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
-        singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
+        singular values or eigenvalues alone, in inference mode for `linear` and `matmul`, and for
+        an LSTM on a CPU with grad mode on.
 
         A number that the data decides, as `x.sum().item()`, is computed in each run; code
         that prints it or decides by it is refused. Use `isinstance`: `type(n) is float` is false.

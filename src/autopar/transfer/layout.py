@@ -18,6 +18,7 @@ _NO_MEMORY = "a tensor without memory of its own"
 # In the memory of other types a CPU's `copy_` changes bits, as of bool, or it has none for them.
 _COPIED_AS_IS = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
 _COPIED_AS_IS |= {torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64}
+_STACKED = _COPIED_AS_IS | {torch.bool, torch.complex128}  # of others torch may have no stack
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 _kind_of = operator.attrgetter("dtype", "requires_grad")
@@ -94,10 +95,13 @@ def are_alike(tensors: Sequence[Any], device: torch.device) -> bool:
 def stacked(tensors: Sequence[Any], device: torch.device) -> Block | None:
     """The block of several that lie alike in memory of their own on a device, or None.
 
-    Told in 0.4 µs each. What else a tensor may be, say quantized, torch carries over to the stack.
+    Told in 0.5 µs each. What else a tensor may be, say conjugated, torch resolves in the stack, or
+    carries over to it.
     """
     try:
-        if not _are_plain(tensors) or not tensors[0].dim() or not _lie_alike(tensors):
+        if not _are_plain(tensors) or not tensors[0].dim() or tensors[0].dtype not in _STACKED:
+            return None
+        if not _lie_alike(tensors) or not all(map(torch.Tensor.data_ptr, tensors)):
             return None
         stack = torch.stack(tensors)  # type: ignore[arg-type]
     except RuntimeError:  # their shapes or devices differ, or they have no strides or memory
