@@ -79,7 +79,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 # -- Pages that run ---------------------------------------------------------------------------
-nb_execution_mode = "force"  # whenever a page is read: a cache is not safe with several processes
+nb_execution_mode = "force"  # whenever a page is read: what it prints is no older than the page
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
