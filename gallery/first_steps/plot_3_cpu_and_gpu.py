@@ -47,7 +47,8 @@ def cpu_first(x, u, count):
 def gpu_first(x, u, count):
     """Products of u on the GPU, then of x on the CPU."""
     results = ap.workload.products(u, count)
-    return ap.workload.products(x, count), results
+    with ap.annotate("CPU products"):
+        return ap.workload.products(x, count), results
 
 
 # %%
@@ -63,10 +64,9 @@ def on_lanes(x, u, count, cpu_lane, gpu_lane):
 
 
 # %%
-# In :timeline:`lanes, CPU first` both begin together. So they do in :timeline:`plain, GPU first`,
-# where the CPU's part has no name, and so no bar. The table below a timeline may count two spans
-# for each product of the GPU: one fills memory for it. `race` compares all results, times the ways
-# beside their parts, and takes timelines.
+# In :timeline:`lanes, CPU first` both begin together, as they do in :timeline:`plain, GPU first`.
+# The table below a timeline may count two spans for each product of the GPU: one fills memory for
+# it. `race` compares all results, times the ways beside their parts, and takes timelines.
 
 
 def cpu_and_gpu(count, cpu_size, gpu_size):
