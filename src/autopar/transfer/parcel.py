@@ -82,21 +82,13 @@ class Parcels(ABC):
     def _fill(self, until_s: float) -> None:
         """Make the loads of the next item, and of small ones to travel with it that come soon."""
         group: list[Any] = []
-        room_bytes, small_bytes, together = self._most_bytes, self._small_bytes, self._together
+        is_large = False
         try:
-            for size_bytes in self._coming(group):
-                room_bytes -= size_bytes
-                if size_bytes > small_bytes or size_bytes > room_bytes or len(group) >= together:
-                    break
-                if not self._given and time.perf_counter() > until_s:
-                    break
-            else:
-                self._is_over = True
+            is_large = self._gather(group, until_s)
         except Exception as error:
             self._end_by(error)
         try:
-            alone = len(group) > 1 and size_bytes > small_bytes
-            first, last = (group[:-1], group[-1:]) if alone else (group, [])
+            first, last = (group[:-1], group[-1:]) if is_large and group[1:] else (group, [])
             number = self._number + len(first)
             if first:
                 self._make(first)
@@ -104,6 +96,18 @@ class Parcels(ABC):
                 self._make(last)
         except Exception as error:
             self._end_by(error)
+
+    def _gather(self, group: list[Any], until_s: float) -> bool:
+        """Take the next items that may travel together, and tell whether the last is too large."""
+        room_bytes, small_bytes = self._most_bytes, self._small_bytes
+        for size_bytes in self._coming(group):
+            room_bytes -= size_bytes
+            if size_bytes > min(small_bytes, room_bytes) or len(group) >= self._together:
+                return size_bytes > small_bytes
+            if not self._given and time.perf_counter() > until_s:
+                return False
+        self._is_over = True
+        return False
 
     def _coming(self, group: list[Any]) -> Iterator[int]:
         """Add items of the source as long as they are asked for, and tell the size of each."""

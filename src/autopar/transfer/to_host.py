@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import itertools
 import operator
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -35,7 +37,7 @@ _CPU = cpu()
 # moved. A generator queues the kernels of some before the host is busy with the first load.
 _FIRST_OF_LIST, _FIRST = 128, 16
 
-_kind = operator.attrgetter("shape", "dtype")
+_kind, _nbytes = operator.attrgetter("shape", "dtype"), operator.attrgetter("nbytes")
 
 
 class ToHostParcels(Parcels):
@@ -64,26 +66,31 @@ class ToHostParcels(Parcels):
         self._together = _FIRST_OF_LIST if given else _FIRST
 
     @override
-    def _coming(self, group: list[torch.Tensor]) -> Iterator[int]:
-        if not self._given:
-            yield from super()._coming(group)
-            return
-        self._caller = self._stream.caller()
-        for tensor in self._source:
-            group.append(tensor)
-            yield tensor.nbytes if isinstance(tensor, torch.Tensor) else sys.maxsize
+    def _gather(self, group: list[torch.Tensor], until_s: float) -> bool:
+        """The next of a list are taken at once if all have one size: that costs a tenth."""
+        source = copy.copy(self._source) if self._given else iter(())
+        some = list(itertools.islice(source, 1))
+        size_bytes = _one_size(some)
+        if 0 < size_bytes <= self._small_bytes:
+            more = min(self._together, self._most_bytes // size_bytes) - 1
+            some += itertools.islice(source, max(0, more))
+            if _one_size(some) == size_bytes:
+                self._source, self._caller = source, self._stream.caller()
+                group += some
+                return False
+        return super()._gather(group, until_s)
 
     @override
     def _take(self, group: list[torch.Tensor]) -> int:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
         tensor: torch.Tensor
-        tensor, owned = next_owned(self._source)
+        tensor, owned = (next(self._source), True) if self._given else next_owned(self._source)
         if not group:
             self._caller = self._stream.caller()
         if isinstance(tensor, torch.Tensor):
             if not (owned or tensor.requires_grad) and what_else(tensor) is None:
                 tensor = tensor.clone()
-            if group:
+            if group and not self._given:
                 self._stream.caller_follows(self._caller, tensor)
         group.append(tensor)
         return tensor.nbytes if isinstance(tensor, torch.Tensor) else sys.maxsize  # refused later
@@ -117,6 +124,8 @@ class ToHostParcels(Parcels):
         self, group: list[torch.Tensor], alike: bool
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors before the first that can't be copied, laid out, and those of `out`."""
+        if alike and self._out is None:
+            return list(group), []
         tensors: list[torch.Tensor] = []
         targets: list[torch.Tensor] = []
         try:
@@ -208,6 +217,15 @@ class ToHostParcels(Parcels):
             if target.numel():
                 del self._taken[bisect.bisect(self._taken, (target.data_ptr(),))]
         return targets
+
+
+def _one_size(tensors: list[Any]) -> int:
+    """The size in bytes of each, or 0 if they have several, or are not all tensors of torch's."""
+    try:
+        sizes = set(map(_nbytes, tensors)) if {*map(type, tensors)} == {torch.Tensor} else {0}
+    except RuntimeError:  # sparse ones have none
+        return 0
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _check_target(target: torch.Tensor, tensor: torch.Tensor, name: str) -> None:
