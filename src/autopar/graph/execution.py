@@ -126,6 +126,8 @@ class Execution:
         def look_again() -> None:
             if self.is_over(number):
                 over.set_result(None)
+            for worker in self.workers.values():
+                worker._urge()  # which a fork of this process refuses: it has no such threads
             look()
 
         over.wait(look_again)
