@@ -196,9 +196,10 @@ _MISSPELT = [
 
 
 @pytest.mark.parametrize(("fn", "keywords", "said"), _MISSPELT)
-def test_a_keyword_that_nobody_takes_is_refused_where_it_is_given(fn, keywords, said):
-    with pytest.raises(TypeError, match=f"^{said}"):
-        ap.TaskGraph().add(fn, 1, **keywords)
+def test_a_keyword_that_nobody_takes_is_refused_where_it_is_given(lane, fn, keywords, said):
+    for give in (ap.TaskGraph().add, lane.submit):
+        with pytest.raises(TypeError, match=f"^{said}"):
+            give(fn, 1, **keywords)
 
 
 def test_a_keyword_that_a_function_may_take_is_its_own(lane):

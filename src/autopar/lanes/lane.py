@@ -27,7 +27,7 @@ from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.lanes.submission import Submission
-from autopar.refusal import check_type, several, what
+from autopar.refusal import check_keywords, check_type, several, what
 
 T = TypeVar("T")
 
@@ -103,11 +103,12 @@ class Lane(ABC):
 
         Raises:
             RuntimeError: The lane is not open, or the caller is inside a transform of `torch.func`.
-            TypeError: `fn` can't be called, `name` is no text, or `after` is, or holds, something
-                other than handles.
+            TypeError: `fn` can't be called, or takes no such keyword, `name` is no text, or `after`
+                is, or holds, something other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
+        check_keywords(fn, kwargs, "submit's own: name=, after=")
         if name is not None:
             require_text("name", name)
         after = several("after", after, "a list of handles, as Lane.submit returns them.", Handle)

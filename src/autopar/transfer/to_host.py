@@ -68,15 +68,15 @@ class ToHostParcels(Parcels):
     @override
     def _gather(self, group: list[torch.Tensor], until_s: float) -> bool:
         """The next of a list are taken at once if all have one size: that costs a tenth."""
-        source = copy.copy(self._source) if self._given else iter(())
-        some = list(itertools.islice(source, 1))
+        ahead = copy.copy(self._source) if self._given else iter(())  # others may take from it, too
+        some = list(itertools.islice(ahead, 1))
         size_bytes = _one_size(some)
         if 0 < size_bytes <= self._small_bytes:
             more = min(self._together, self._most_bytes // size_bytes) - 1
-            some += itertools.islice(source, max(0, more))
+            some += itertools.islice(ahead, max(0, more))
             if _one_size(some) == size_bytes:
-                self._source, self._caller = source, self._stream.caller()
-                group += some
+                self._caller = self._stream.caller()
+                group += itertools.islice(self._source, len(some))
                 return False
         return super()._gather(group, until_s)
 
