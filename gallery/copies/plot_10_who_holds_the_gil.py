@@ -16,7 +16,7 @@ that feeds the loop may hold it up: both need the *GIL*, which one thread of Pyt
 # %%
 # A feeding thread needs the GIL, too
 # -----------------------------------
-# Each operator below is a call from Python, so each step needs the GIL over a hundred times.
+# The loop calls operators from Python. Each lets the GIL go, and asks for it again at its end.
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -37,8 +37,8 @@ def train(model, batches):
 
 
 # %%
-# A `DataLoader` with `pin_memory=True` has a thread that copies batches to *pinned memory*, which
-# the GPU reads by itself. In PyTorch's `issue 77139
+# A `DataLoader` with workers and `pin_memory=True` has a thread that copies batches to *pinned
+# memory*, which the GPU reads. In PyTorch's `issue 77139
 # <https://github.com/pytorch/pytorch/issues/77139>`_ it leaves the GPU idle for over 50 ms. Compare
 # :timeline:`data on the device already`, :timeline:`DataLoader, pin_memory=True` and, with these
 # changes, :timeline:`prefetch, data pinned once`, whose copies stand where the host launches them:
@@ -55,6 +55,7 @@ from functools import partial
 
 LOOP = {"batch": 1536, "width": 384, "depth": 20, "steps": 40, "workers": 4}  # 19 MB a batch
 THERE, LOADER = "data on the device already", "DataLoader, pin_memory=True"
+NOBODY = "the same DataLoader without workers and thread"  # the loop itself pins each batch
 PREFETCH, ONCE = "prefetch", "prefetch, data pinned once"
 SLEEPS, COPIES, COUNTS = BESIDE = [f"a thread {does}" for does in ("sleeps", "copies", "counts")]
 
@@ -81,6 +82,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
     to = partial(torch.Tensor.to, device=device, non_blocking=True)
     with ap.CopyPipeline(device) as pipeline:
         feeds = {THERE: lambda: there, LOADER: lambda: ((to(x), to(y)) for x, y in loader)}
+        feeds[NOBODY] = lambda: ((to(x), to(y)) for x, y in DataLoader(data, None, pin_memory=pin))
         feeds[PREFETCH], feeds[ONCE] = (partial(pipeline.prefetch, it) for it in (data, pinned))
         ways = {way: lambda feed=feed: train(model, feed()) for way, feed in feeds.items()}
         found = ap.race(ways, devices=[device], setup=restart, see=[*ways])
@@ -106,8 +108,7 @@ ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", capti
 # %%
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
-# These times are without the profiler, which slows launches. Compare all rows with *data on the
-# device already*, which nobody has to feed. *Prefetch* copies on the host, so it may gain little.
+# Compare all with *data on the device already*, by the clock, without the profiler.
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
 ap.show(
@@ -119,8 +120,7 @@ ap.show(
 # %%
 # A thread that counts holds launches up
 # --------------------------------------
-# PyTorch's operators let the GIL go, and Python's do not. Compare launches of two steps beside
-# threads: one copies, one counts, and one sleeps a millisecond at a time.
+# Compare launches of two steps beside a thread that copies, one that counts, and one that sleeps.
 copies, counts = (fed.estimate(lambda s, it=it: s[it] / s[SLEEPS]) for it in (COPIES, COUNTS))
 ap.show(
     ap.compare([fed.measurements[label] for label in BESIDE], highlight=COUNTS),
@@ -131,8 +131,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Data that is too large is pinned batch by batch. Let that thread only `copy_` whole batches, which
-# lets the GIL go; workers may prepare them (:doc:`/recipes`). Large operators hide all this.
+# Data that is too large is pinned batch by batch: let that thread only `copy_` whole batches
+# (:doc:`/recipes`). Large operators hide all this.
 #
 # On this machine
 # ---------------

@@ -95,10 +95,10 @@ ap.show(ap.draw(early, title="The first kernel's time", caption=caption))
 # %%
 # What the three clocks say
 # -------------------------
-# The *estimate* is how long the GPU was busy in the timeline. It holds for the last row alone.
+# *Kernels* is how long they ran in the timeline, which is one of the last row.
 
-estimate = {"limit_s": {DONE: timeline.busy_s("compute")}, "limit_name": "estimate"}
-ap.show(ap.compare(gpus.measurements, highlight=[ISSUED, BARE], **estimate))
+busy = {"limit_s": {DONE: timeline.busy_s("compute")}, "limit_name": "kernels"}
+ap.show(ap.compare(gpus.measurements, highlight=[ISSUED, BARE], **busy))
 
 # %%
 # Compare the rows in bold with the last: both clocks stop after a small share of the time. Which of

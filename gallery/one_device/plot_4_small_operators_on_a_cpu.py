@@ -52,7 +52,7 @@ def as_tasks(x, outs, lanes):
 
 
 # %%
-# Each product is compared with that of one thread, and the ways are timed in turn at seven sizes.
+# The lanes' products are compared with that of one thread. The ways are timed in turn at 7 sizes.
 
 # Folded: the measurement
 CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]

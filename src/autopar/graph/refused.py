@@ -131,9 +131,9 @@ def reason(error: Exception) -> str:
     if {_TORCH, _OWN / "graph"}.isdisjoint(raised_by.parents):
         return first  # as in a plain call
     return (
-        f"torch has stricter rules for tensors that have no numbers yet, as here, than for a plain "
-        f"call ({first}). If that fails as well, mend it; else compute it in another way, or let "
-        f"it be a task of its own, by graph.add()."
+        f"{first.rstrip('.')}. If a plain call raises that as well, mend it; if not, torch has "
+        f"stricter rules for tensors that have no numbers yet, as here: compute it in another way, "
+        f"or let it be a task of its own, by graph.add()."
     )
 
 

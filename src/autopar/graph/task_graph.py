@@ -294,7 +294,7 @@ class TaskGraph(Closed):
 
     def __repr__(self) -> str:
         lanes = self._lanes.many.cpu_lanes
-        return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {lanes} CPU lanes>"
+        return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, up to {lanes} CPU lanes>"
 
     def __enter__(self) -> Self:
         self._lanes.__enter__()
