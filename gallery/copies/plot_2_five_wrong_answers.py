@@ -67,7 +67,8 @@ def slot_reused(x, mended):
 # ---------------------------------------
 # The call returns before the copy has begun. `vLLM
 # <https://github.com/vllm-project/vllm/pull/36013>`__ read the result in its next step. `gpt-fast
-# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited first, but for the *current* GPU.
+# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited for the *current* GPU, and so read a
+# clock too soon.
 def read_early(x, mended):
     host = on_host(x).copy_(late_product(x), non_blocking=True)
     if mended:

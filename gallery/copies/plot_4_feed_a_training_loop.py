@@ -120,7 +120,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A narrow network computes too little to hide its batches: the copies, in grey, are the limit. In
+# A narrow network computes too little to hide its batches: the copies are the limit. In
 # the last two ways the CPU copies each batch to pinned memory first: a thread of the loader all of
 # it, `prefetch` a slot at a time. Neither can be faster than the bus.
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)

@@ -17,8 +17,8 @@ a trap of its own: it waits for one GPU, which need not be the one that works.
 # %%
 # The calls return first
 # ----------------------
-# PyTorch's functions are its *front end*: they check their arguments and launch a *kernel*, the
-# program that the GPU runs. A launch takes some microseconds, however large the product.
+# PyTorch's *front end* is its functions in Python. They call its *back end*, which launches a
+# *kernel*, the program that the GPU runs, in some microseconds, however large the product.
 import torch
 
 import autopar as ap

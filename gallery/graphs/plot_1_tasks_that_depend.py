@@ -116,10 +116,11 @@ def tiled(count, size, devices):
 
 
 # %%
-# In the table, compare the row in bold with its estimate, and with the two below it. The last one
-# is `torch.linalg.cholesky` of the whole matrix, on one device.
 gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
 ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title="Cholesky on two GPUs")
+
+# %%
+# In the table, compare the row in bold with its estimate, and those below: the last has one GPU.
 least_s, gain = gpus.values["estimate_s"], gpus.estimate(lambda s: s[TWIN] / s[RUN])
 near = gpus.estimate(lambda s: least_s / s[RUN])
 ap.show(
@@ -131,8 +132,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Many small tiles make tasks that take no longer than their launch:
-# :doc:`plot_5_how_fine_may_tasks_be`.
+# Many small tiles take no longer than their launch: :doc:`plot_5_how_fine_may_tasks_be`.
 #
 # On this machine
 # ---------------

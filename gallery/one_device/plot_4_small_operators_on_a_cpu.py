@@ -10,8 +10,8 @@ Give each CPU thread its own operator
 | **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Before this:
   :doc:`plot_3_cpu_gpu_and_the_bus`. Next: :doc:`plot_5_the_engine_of_mxnet`.
 
-PyTorch's threads all work inside one operator. A small one has too little to do for them. With a
-thread of its own for each of several operators, all threads have work.
+PyTorch's threads all work inside one operator at a time. A small one has too little to do for them.
+With a thread of its own for each of several operators, all threads have work.
 """
 
 # %%
@@ -28,14 +28,14 @@ import autopar as ap
 
 
 def multiply(x, outs):
-    """A product into each; fresh memory would have to be cleared, and that be timed, too."""
+    """A product into each; the system would have to clear fresh memory, and that be timed, too."""
     for out in outs:
         torch.mm(x, x, out=out)
 
 
 # %%
-# The matrices' rows are shared out, all threads wait for the last one, and then the next product
-# begins. The shares of a small product are too small for that.
+# A product is shared out, all threads wait for the last one, and then the next product begins. The
+# shares of a small product are too small for that.
 #
 # A lane for each thread takes whole products
 # -------------------------------------------

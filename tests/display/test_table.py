@@ -91,6 +91,9 @@ def test_the_row_to_look_at_is_told_with_its_figures():
     best = compare([noisy, overlapped, serial], **given)
     assert (best.highlight, best.notes[0][:25]) == (("overlapped",), "Look at 'overlapped': 126")
     assert compare([serial, overlapped]).notes == ()  # nothing tells which
+    alike = Measurement("alike", (0.125, 0.1255, 0.126), origin=LIVE)
+    other = Measurement("other", (0.1254, 0.1256, 0.1262), origin=LIVE)
+    assert compare([other, alike], baseline="other").highlight == ()  # within their spread
 
 
 def test_a_speed_up_near_one_is_not_called_one_in_its_row_or_below():

@@ -279,6 +279,7 @@ def compare(
     bold = [labels.index(label) for label in highlight or ()]
     if highlight is None:
         bold = _worth_a_look(shares, speedups)
+        bold = [at for at in bold if not 0 < (speedups[at] or 0) - 1 <= chosen[at].spread]
     looks, is_said = [], baseline is None  # over what a speed-up is
     for at in bold:
         told = [median_of(chosen[at])]
@@ -316,7 +317,7 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
     if failed := getattr(measurements, "failed", ()):  # of findings
         came = f"measurements is of findings of which a check failed: {', '.join(failed)}"
-        msg = f"{came}; expected all to hold, as no timings count without. Mend what it says."
+        msg = f"{came}; expected findings whose checks all hold. Mend the ways until they do."
         raise ValueError(msg)
     measurements = getattr(measurements, "measurements", measurements)  # as of a record
     if isinstance(measurements, Mapping):

@@ -232,7 +232,8 @@ def claim(
     if value.low > value.high:
         msg = f"value is from {value.low:g} to {value.high:g}; expected the lower end first."
         raise ValueError(msg)
-    at_least, at_most = (real("a bound", bound, expected) for bound in (at_least, at_most))
+    at_least = real("at_least", at_least, expected)
+    at_most = real("at_most", at_most, expected)
     check_type("unit", unit, str, "text, as unit='×'; leave it out where there is none.")
     if not at_least <= at_most or (at_least, at_most) == (-math.inf, math.inf):
         expected = "at_least=, at_most=, or both, the smaller first."

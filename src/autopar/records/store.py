@@ -67,11 +67,9 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
     return max(records, key=preference)
 
 
-def preference(record: Record) -> tuple[bool, bool, datetime]:
-    """What pages show first: of the present code, samples without noise; else the newest."""
-    is_calm = not any(measurement.warning for measurement in record.measurements.values())
-    is_present = not record.code_changed
-    return is_present, is_present and is_calm, datetime.fromisoformat(record.recorded_at)
+def preference(record: Record) -> tuple[bool, datetime]:
+    """What pages show: the newest record of the present code, else of any, and noisy or not."""
+    return not record.code_changed, datetime.fromisoformat(record.recorded_at)
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:

@@ -197,9 +197,9 @@ class Report:
         if not self.findings:
             return
         said = (
-            f"Findings of {percent(LEAST_SHARE)} of the time or more. The same time may be in two, "
-            "and to mend one may bring out another. Times count from where the picture begins, "
-            "and before it are negative."
+            f"Findings of {percent(LEAST_SHARE)} of the time or more. Two of them may count the "
+            "same time, so what they could save does not add up. Times count from the left end of "
+            "the picture; what was before that has a minus."
         )
         if len(self.findings) > self._top:
             said += f" Shown are {self._top}: --top {len(self.findings)} shows all."

@@ -118,9 +118,10 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to `slots` + 2 items are asked for ahead of the one that is yielded, or as many times
-        16 MiB of small ones. If anything else still leads to a tensor's memory, as in `y = f(x);
-        yield y`, it is cloned on the device first, which `yield f(x)` and lists do without.
+        Up to `slots` + 1 items are asked for ahead of the one that is yielded, or as many times
+        16 MiB of small ones, which may be thousands. If anything else still leads to a tensor's
+        memory, as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` and
+        lists do without.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block (up to 16 MiB), as the parts of `torch.split` do: clone one to keep it by itself, to
@@ -173,8 +174,8 @@ class CopyPipeline:
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
         """Copy batches to the device, the next ones while the caller works on this one.
 
-        Up to `slots` + 2 batches are asked for ahead of the one that is yielded, or as many times
-        16 MiB of small ones that come quickly.
+        Up to `slots` + 1 batches are asked for ahead of the one that is yielded, or as many times
+        16 MiB of small ones that come quickly, which may be thousands.
 
         Results belong to the caller. Small ones (up to 8 MiB) that travelled together share one
         block of memory (up to 16 MiB): clone one to keep it without the others.
