@@ -55,8 +55,8 @@ from functools import partial
 
 LOOP = {"batch": 1536, "width": 384, "depth": 20, "steps": 40, "workers": 4}  # 19 MB a batch
 THERE, LOADER = "data on the device already", "DataLoader, pin_memory=True"
-NOBODY = "the same DataLoader without workers and thread"  # the loop itself pins each batch
-PREFETCH, ONCE = "prefetch", "prefetch, data pinned once"
+PREFETCH, ONCE, NOBODY = "prefetch", "prefetch, data pinned once", "DataLoader, no workers"
+SEEN = THERE, LOADER, ONCE
 SLEEPS, COPIES, COUNTS = BESIDE = [f"a thread {does}" for does in ("sleeps", "copies", "counts")]
 
 
@@ -85,7 +85,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
         feeds[NOBODY] = lambda: ((to(x), to(y)) for x, y in DataLoader(data, None, pin_memory=pin))
         feeds[PREFETCH], feeds[ONCE] = (partial(pipeline.prefetch, it) for it in (data, pinned))
         ways = {way: lambda feed=feed: train(model, feed()) for way, feed in feeds.items()}
-        found = ap.race(ways, devices=[device], setup=restart, see=[*ways])
+        found = ap.race(ways, devices=[device], setup=restart, see=SEEN)
     for way, whole in found.timelines.items():  # of which three steps of usual length stay
         starts_s = [span.start_s for span in whole.spans if span.name == "step"]
         three = sorted(zip(starts_s[8:], starts_s[11:], strict=False), key=lambda s: s[1] - s[0])
@@ -99,7 +99,7 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 # %%
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
-seen = {it: fed.timelines[it] for it in (THERE, LOADER, ONCE)}
+seen = {it: fed.timelines[it] for it in SEEN}
 gpu_s = seen[THERE].busy_s("compute") / 3  # in a step; the same in all ways
 ms = {it: 1e3 * (fed.measurements[it].median_s / LOOP["steps"] - gpu_s) for it in seen}
 look = f"Look at a step's waits, by the clock: {'; '.join(f'{it!r} {ms[it]:.1f} ms' for it in ms)}."
@@ -109,10 +109,11 @@ ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", capti
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
 # Compare all with *data on the device already*, by the clock, without the profiler.
+ways = [one for one in fed.measurements.values() if one.label not in BESIDE]
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
 ap.show(
-    ap.compare([fed.measurements[it] for it in fed.timelines], baseline=THERE, highlight=ONCE),
+    ap.compare(ways, baseline=THERE, highlight=ONCE),
     ap.claim("The loader's thread and workers cost the loop time.", slower, at_least=1.2, unit="×"),
     ap.claim("Prefetch of data pinned once keeps most speed.", kept, at_least=0.7, unit="%"),
 )
@@ -131,8 +132,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Data that is too large is pinned batch by batch: let that thread only `copy_` whole batches
-# (:doc:`/recipes`). Large operators hide all this.
+# Large operators hide all this. Data too large to pin at once is pinned by batch: :doc:`/recipes`.
 #
 # On this machine
 # ---------------
