@@ -112,19 +112,6 @@ def using(value, fn):
     return lambda x: fn(x, value), numbers(3)
 
 
-def noting(cases):
-    """Notes functions that make something to call and its arguments, new each time."""
-
-    def of(reason):
-        def note(make):
-            cases.append((reason, make))
-            return make
-
-        return note
-
-    return of
-
-
 def refused_and_as_before(reason, make, caplog, capfd):
     """Code that `make` returns with its arguments can't be traced, and that has changed nothing."""
     fn, args, kwargs = called(make)

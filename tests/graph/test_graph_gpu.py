@@ -18,7 +18,7 @@ from graph_programs import LABELS, Program
 
 from autopar import TaskGraph
 
-pytestmark = [pytest.mark.gpu(2), pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu(2)
 
 _GPUS = [torch.device("cuda", i) for i in range(2)]
 _N = 2**22

@@ -5,7 +5,7 @@ import torch
 
 from autopar import TaskGraph
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 
 _GPU = torch.device("cuda", 0)
 _N = 2**20

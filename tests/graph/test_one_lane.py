@@ -82,20 +82,18 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
     assert len(graph.plan().schedule.lanes) == 2
 
 
-@pytest.mark.parametrize(
-    ("chain", "beside", "costs_s", "lanes"),
-    [
-        (8, 0, [], 1),
-        (9, 2, [], 1),
-        (8, 8, [], 2),
-        (0, 8, [1.0], 2),
-        (0, 8, [0.0] * 8, 2),
-    ],
-    ids=["a chain", "nearly a chain", "beside others", "one cost is known", "all take no time"],
-)
-def test_before_it_is_measured_a_graph_has_several_lanes_where_they_may_gain(
-    monkeypatch, chain, beside, costs_s, lanes
-):
+MAY_GAIN = {  # how many tasks are in a chain and beside it, costs that are known, and lanes
+    "a chain": (8, 0, [], 1),
+    "nearly a chain": (9, 2, [], 1),
+    "beside others": (8, 8, [], 2),
+    "one cost is known": (0, 8, [1.0], 2),
+    "all take no time": (0, 8, [0.0] * 8, 2),
+}
+
+
+@pytest.mark.parametrize("kind", MAY_GAIN)
+def test_before_it_is_measured_a_graph_has_several_lanes_where_they_may_gain(monkeypatch, kind):
+    chain, beside, costs_s, lanes = MAY_GAIN[kind]
     monkeypatch.setattr("autopar.graph.graph_lanes.os.cpu_count", lambda: 2)
     graph, last = ap.TaskGraph(), torch.ones(3)
     for _ in range(chain):
@@ -105,28 +103,19 @@ def test_before_it_is_measured_a_graph_has_several_lanes_where_they_may_gain(
     assert graph.plan().cpu_lanes == lanes
 
 
-@pytest.mark.parametrize(
-    ("foreseen_s", "here_s", "there_s", "four_s", "lanes"),
-    [
-        (1.0, 4.0, 4.0, 1.0, 4),
-        (1.0, 4.0, 4.0, 3.9, 1),
-        (1.0, 4.0, 4.0, 6.0, 1),
-        (3.9, 4.0, 4.0, 1.0, 1),
-        (1.0, 4.0, 1.0, 1.0, 1),
-        (1.0, 1.0, 4.0, 1.0, 1),
-    ],
-    ids=[
-        "several are faster",
-        "no more than chance",
-        "one is faster",
-        "by the plan they can't gain",
-        "the calling thread's core was slow",
-        "the lane's core was slow",
-    ],
-)
-def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(
-    foreseen_s, here_s, there_s, four_s, lanes
-):
+GAIN = {  # seconds foreseen of four, taken by one here, by one there and by four, and lanes
+    "several are faster": (1.0, 4.0, 4.0, 1.0, 4),
+    "no more than chance": (1.0, 4.0, 4.0, 3.9, 1),
+    "one is faster": (1.0, 4.0, 4.0, 6.0, 1),
+    "by the plan they can't gain": (3.9, 4.0, 4.0, 1.0, 1),
+    "the calling thread's core was slow": (1.0, 4.0, 1.0, 1.0, 1),
+    "the lane's core was slow": (1.0, 1.0, 4.0, 1.0, 1),
+}
+
+
+@pytest.mark.parametrize("kind", GAIN)
+def test_several_lanes_must_gain_as_foreseen_and_whatever_core_a_thread_is_on(kind):
+    foreseen_s, here_s, there_s, four_s, lanes = GAIN[kind]
     few = SimpleNamespace(makespan_s=4.0, _is_for_one_thread=True)
     many = SimpleNamespace(_least_s=foreseen_s)
     plans = {LaneCounts(1): few, LaneCounts(4): many}

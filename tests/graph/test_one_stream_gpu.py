@@ -5,7 +5,7 @@ import torch
 
 from autopar import Run, TaskGraph
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 
 
 def code(x):

@@ -12,10 +12,7 @@ from torch import nn
 
 from autopar import TaskGraph
 
-pytestmark = [
-    pytest.mark.usefixtures("threads_gone"),
-    pytest.mark.filterwarnings("ignore:Sparse"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 
 
 def adds_one(x):

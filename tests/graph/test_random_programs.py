@@ -12,8 +12,6 @@ from random_cases import hold_for_all, shares
 
 from autopar.graph.node import Result
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 
 @st.composite
 def programs(draw, **options):

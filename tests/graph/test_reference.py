@@ -3,10 +3,6 @@
 import doctest
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 
 def test_the_examples_of_the_page_are_true():
     page = Path(__file__).parents[2] / "docs" / "reference" / "graph.rst"

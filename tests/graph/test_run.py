@@ -11,8 +11,6 @@ import torch
 
 from autopar import Run, TaskGraph, cpu_lane
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 _WAIT_S = 10
 both_ways = pytest.mark.parametrize("run", ["run", "run_serial"])
 
@@ -47,19 +45,13 @@ def test_one_result_can_be_had_while_others_run(gate):
     assert run[held] == 7
 
 
-def test_a_run_that_is_started_without_a_block_says_so():
+def test_a_run_that_is_started_is_asked_in_its_block_and_has_no_other():
     graph = TaskGraph()
     task = graph.add(torch.ones, 2)
     run = graph.start()
     for ask in (lambda: run[task], lambda: run.wait(), lambda: run.timeline):
         with pytest.raises((TypeError, AttributeError), match=r"with graph.start\(\) as run"):
             ask()
-
-
-def test_a_run_that_was_started_is_not_started_again():
-    graph = TaskGraph()
-    graph.add(torch.ones, 2)
-    run = graph.start()
     with run:
         pass
     with pytest.raises(RuntimeError, match="started before; expected one block for each"), run:

@@ -247,15 +247,7 @@ def test_faults_name_the_jobs():
     assert faults(Schedule(jobs[:1], (load._replace(waits=(7,)),))) != []
 
 
-# -- what is refused, and what is shown -----------------------------------------------------------
-
-
-def test_jobs_in_a_circle_are_refused_by_name():
-    jobs = [Job(f"round {i}", "cpu", 1.0, ((i + 1) % 3,)) for i in range(3)]
-    with pytest.raises(ValueError, match="in a circle: 'round .*; expected an order") as caught:
-        schedule([*jobs, Job("apart", "cpu", 1.0)], _RESOURCES)
-    assert all(f"'{job.name}'" in str(caught.value) for job in jobs)
-    assert "apart" not in str(caught.value)
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def test_a_schedule_shows_lanes_names_and_times():

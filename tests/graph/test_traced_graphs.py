@@ -16,9 +16,6 @@ from tracing_checks import numbers, same, sequence
 
 from autopar import TaskGraph
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
 # -- random code ----------------------------------------------------------------------------------
 
 STEPS = [

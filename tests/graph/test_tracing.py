@@ -18,8 +18,6 @@ from tracing_checks import called, fakes, numbers, same, seeded, sequence, state
 
 from autopar import TaskGraph
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 linear = functools.partial(seeded, nn.Linear)
 FORMS = {}
 
@@ -237,7 +235,7 @@ class Symmetric(nn.Module):
 
 
 FORMS |= {
-    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
+    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4))
 }
 
 

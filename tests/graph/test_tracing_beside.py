@@ -11,8 +11,6 @@ import torch
 
 from autopar import TaskGraph
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 X = torch.ones(3)
 
 

@@ -7,8 +7,6 @@ from tracing_checks import numbers, same
 from autopar import TaskGraph
 from autopar.torch_private import TRACES_GENERATORS
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 
 def of_own(seed=0):
     return torch.Generator().manual_seed(seed)

@@ -3,25 +3,21 @@
 import functools
 import itertools
 import queue
-import types
 import weakref
 from collections import deque
+from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import spectral_norm
-from tracing_checks import noting, numbers, refused_and_as_before, seeded, using
+from tracing_checks import numbers, refused_and_as_before, seeded, using
 
 from autopar import TaskGraph
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 CALLED = 0
 X3 = functools.partial(numbers, 3)
-REFUSED = []
-refused = noting(REFUSED)
 
 
 def linear():
@@ -92,17 +88,6 @@ class Slots:
         return x
 
 
-class Caching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = None
-
-    def forward(self, x):
-        if self.table is None:
-            self.table = torch.arange(x.shape[-1]).float()
-        return x + self.table
-
-
 def tagged():
     x = X3().requires_grad_()
     x.scale, x.seen = 3, []
@@ -121,7 +106,6 @@ def global_counter(x):
     return x * CALLED
 
 
-@refused(r"line \d+ of test_tracing_changes.py.*'nothing'")
 def code_that_fails_when_it_has_changed_things():
     module = Counts()
 
@@ -133,14 +117,12 @@ def code_that_fails_when_it_has_changed_things():
     return fn, X3()
 
 
-@refused(r"sets seen\[0\], which was not there")
 def a_hook_that_appends():
     layer, seen = linear(), []
     layer.register_forward_hook(lambda module, args, out: seen.append(out))
     return layer, numbers(2, 3)
 
 
-@refused("changes .*calls from 0 to 1")
 def counter_in_a_cell():
     calls = 0
 
@@ -152,13 +134,6 @@ def counter_in_a_cell():
     return fn, X3()
 
 
-@refused(r"sets the gradient of layer\.(weight|bias), of which there is none.*autograd.grad")
-def backward():
-    layer = linear()
-    return lambda x: layer(x).sum().backward(), numbers(2, 3)
-
-
-@refused("in the cache of .*table")
 def a_cache_of_a_function():
     table = functools.lru_cache(lambda n: torch.arange(n).float())
     table.__qualname__ = "table"
@@ -169,16 +144,18 @@ class Items(list):
     """A container with attributes."""
 
 
-class Weight(nn.Linear):
-    def forward(self, x):
-        return super().forward(x) * self.weight.requires_grad_(False).sum()
-
-
 OLD_WEIGHT = "sets Linear.weight, .* also that of Linear.weight_orig.*Call it once"
 NO_SHAPE = r"Sequential\[0\].(weight|bias) has no shape yet.*Call it once"
 GROWN = r"changes Assigning.ema from .* shape \(4,\) .* to .* shape \(8,\)"
 NOT_THERE = "sets .*, which was not there"
-REFUSED += [
+WAS_NONE = "sets value.table, which was None.*[Cc]all it once"
+GRADIENT = r"sets the gradient of value\.(weight|bias), of which there is none.*autograd.grad"
+REFUSED = [
+    (r"line \d+ of test_tracing_changes.py.*'nothing'", code_that_fails_when_it_has_changed_things),
+    (r"sets seen\[0\], which was not there", a_hook_that_appends),
+    ("changes .*calls from 0 to 1", counter_in_a_cell),
+    ("in the cache of .*table", a_cache_of_a_function),
+    (GRADIENT, lambda: using(linear(), lambda x, layer: layer(x).sum().backward())),
     (GROWN, lambda: assigning(grows)),
     ("sets Assigning.ema, .* also that of its result", lambda: assigning(returns_it_too)),
     ("sets Assigning.ema, .* that of Assigning.last.*clone", lambda: assigning(assigns_twice)),
@@ -187,10 +164,10 @@ REFUSED += [
     ("changes .*CALLED from 0 to 1", lambda: (global_counter, X3())),
     ("changes .*Tally.total from 0 to 1", lambda: (Tally(), X3())),
     ("changes Slots.calls from 0 to 1|sets Slots.late", lambda: (Slots(), X3())),
-    ("sets Caching.table, which was None.*[Cc]all it once", lambda: (Caching(), X3())),
+    (WAS_NONE, lambda: using(SimpleNamespace(table=None), lambda x, at: setattr(at, "table", x))),
     (NO_SHAPE, lambda: (nn.Sequential(nn.LazyLinear(4), nn.ReLU()), numbers(2, 3))),
     (OLD_WEIGHT, lambda: (spectral_norm(linear()), numbers(2, 3))),
-    ("changes .*requires_grad", lambda: (Weight(3, 3), X3())),
+    ("changes .*grad from", lambda: using(linear().weight, lambda x, w: w.requires_grad_(False))),
     ("changes .*training", lambda: using(nn.Dropout(), lambda x, layer: layer.eval()(x))),
     (NOT_THERE, lambda: using({}, lambda x, held: held.setdefault(1, x))),
     (NOT_THERE, lambda: using(set(), lambda x, held: (held.add(1), x)[1])),
@@ -216,7 +193,7 @@ ITERATORS = itertools.count(), iter([1]), map(abs, [1]), (number for number in [
 REFUSED += [  # also where the code does not go
     (
         r"it comes to value\.inner\[0\], an iterator.*Take what it needs",
-        lambda held=held: using(types.SimpleNamespace(inner=[held]), lambda x, _: x),
+        lambda held=held: using(SimpleNamespace(inner=[held]), lambda x, _: x),
     )
     for held in ITERATORS
 ]

@@ -12,9 +12,6 @@ from tracing_checks import numbers, same
 
 from autopar import TaskGraph
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
 SHAPE = torch.Size([3, 2])
 
 

@@ -7,7 +7,6 @@ import functools
 import multiprocessing.pool
 import random
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -15,55 +14,32 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import noting, numbers, refused_and_as_before, same, seeded, using
+from tracing_checks import numbers, refused_and_as_before, same, seeded, using
 
 from autopar import TaskGraph
 
 pytestmark = [
-    pytest.mark.usefixtures("threads_gone"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script"),
 ]
 
 CALLED = 0
 ONES, WEIGHT = torch.ones(3), torch.nn.Parameter(torch.ones(3))
 X3 = functools.partial(numbers, 3)
-REFUSED = []
-refused = noting(REFUSED)
 
 
-# -- what depends on the data, or is no operator --------------------------------------------------
+def control_by_data(x):
+    if x.sum() > 0:
+        return x
+    return -x
 
 
-@refused(r"line \d+ of test_tracing_refused.py, `if x.sum\(\) > 0:`.*depends on the data")
-def control_by_data():
-    def fn(x):
-        if x.sum() > 0:
-            return x
-        return -x
-
-    return fn, X3()
-
-
-@refused("puts their state back, as a checkpoint does")
 def recomputing_with_dropout():
     layer = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout()))
     recomputed = functools.partial(checkpoint, layer, use_reentrant=False)
     return lambda x: torch.autograd.grad(recomputed(x).sum(), [*layer.parameters()]), X3()
 
 
-@refused("depends on the data")
-def script_that_branches():
-    def fn(x):
-        if bool(x.sum() > 0):
-            x = x + 1
-        return x
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.script(fn), X3()
-
-
-@refused("line .*uses a nested tensor.*Use one that is padded.*enable_nested_tensor")
 def encoder():
     """In a call, what its mask leaves out is 0, as it is in no nested tensor."""
     layer = nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)
@@ -146,6 +122,8 @@ class Tagged(torch.Tensor):
 
 Output = type("Output", (), {"__init__": lambda self, loss: setattr(self, "loss", loss)})
 NO_NUMBERS = "line .*tensors that have no numbers yet.*by graph.add"
+CONTROL = r"line \d+ of test_tracing_refused.py, `if x.sum\(\) > 0:`.*depends on the data"
+NESTED = "line .*uses a nested tensor.*Use one that is padded.*enable_nested_tensor"
 BY_DATA = [
     (nn.BatchNorm1d(4, momentum=None), numbers(6, 4)),
     (part_by_data, X3()),
@@ -153,8 +131,12 @@ BY_DATA = [
     (lambda x: x if torch.rand(3).sum() > 1 else -x, X3()),
     (lambda x: x if torch.empty(3).sum() > 1 else -x, X3()),
 ]
-REFUSED += [("depends on the data", lambda case=case: case) for case in BY_DATA]
+REFUSED = [("depends on the data", lambda case=case: case) for case in BY_DATA]
 REFUSED += [
+    (CONTROL, lambda: (control_by_data, X3())),
+    ("depends on the data", lambda: (torch.jit.script(control_by_data), X3())),
+    ("puts their state back, as a checkpoint does", recomputing_with_dropout),
+    (NESTED, encoder),
     ("depends on the data|value", lambda: using(ONES, lambda x, y: x if y.sum() else -x)),
     ("depends on the data", catching(lambda x: [5, 6, 7][x[0].long()])),
     ("by NumPy", catching(lambda x: float(x.numpy().max()))),

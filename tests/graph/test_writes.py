@@ -13,8 +13,6 @@ from torch import nn
 from autopar import TaskGraph
 from autopar.effects.calls import name_of
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 _WAIT_S = 10
 X = torch.ones(3)
 
@@ -171,21 +169,6 @@ def test_but_not_where_autograd_tracks_them_which_has_one_history_for_all(kind):
     for is_on in (True, False, True):
         with torch.set_grad_enabled(is_on):
             assert waits_of(graph) == ([[], [0], [1]] if is_on else [[], [], []])
-
-
-def test_gradients_by_way_of_parts_are_those_of_the_program():
-    for _ in range(10):
-        gradients = []
-        for is_graph in (True, False):
-            weight, graph = torch.ones(2, requires_grad=True), TaskGraph(cpu_lanes=4)
-            base = weight.expand(8, 2).clone()
-            for part in [base[i] for i in range(8)] * 3:
-                call = graph.add if is_graph else lambda fn, *args: fn(*args)
-                call(torch.Tensor.mul_, part, weight)
-            graph.run()
-            base.sum().backward()
-            gradients.append(weight.grad)
-        assert torch.equal(*gradients)
 
 
 # -- alarms in a run ------------------------------------------------------------------------------
