@@ -29,23 +29,18 @@ def labels():
 
 
 @contextlib.contextmanager
-def around_calls(before=lambda node: None, after=lambda node: None):
-    """Call functions before and after each task and copy, in its thread."""
+def around_calls(before=lambda node: None, after=lambda result: result):
+    """Call functions before each task and copy and with what it returns, in its thread."""
     prepared = Node.prepared.func
-
-    def around(node, fn):
-        def called(*args, **options):
-            before(node)
-            try:
-                return fn(*args, **options)
-            finally:
-                after(node)
-
-        return called
 
     def prepared_around(node):
         fn, leaves = prepared(node)
-        return around(node, fn), leaves
+
+        def called(*args):
+            before(node)
+            return after(fn(*args))
+
+        return called, leaves
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Node, "prepared", property(prepared_around))

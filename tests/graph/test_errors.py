@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from interruptions import interrupted_at
-from lane_forms import caught, require_waits_end
+from lane_forms import WAIT_S, caught, require_waits_end
 from random_cases import hold_for_all, shares
 
 from autopar import TaskGraph
@@ -19,16 +19,14 @@ from autopar.graph.execution import Execution
 from autopar.lanes.handle import awaited
 from autopar.lanes.lane import Lane
 
-_WAIT_S = 10
-
 
 class Faulty:
     """Twenty tasks, each named by its number, any of which can be made to fail."""
 
-    def __init__(self):
+    def __init__(self, lanes):
         chance = random.Random(0)
         self.error, self.at = None, None
-        self.graph, self.tasks, self.before = TaskGraph(cpu_lanes=3), [], []
+        self.graph, self.tasks, self.before = TaskGraph(cpu_lanes=lanes), [], []
         for number in range(20):
             near = range(max(0, number - 6), number)
             sources = chance.sample(near, min(len(near), chance.randint(0, 2)))
@@ -45,22 +43,25 @@ class Faulty:
 
 
 @shares
-def test_a_failure_anywhere_is_told_and_nothing_hangs(share, in_time):
-    work = Faulty()
-    lanes = {entry.job: entry.lane for entry in work.graph.plan().schedule.entries}
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_failure_anywhere_is_told_and_nothing_hangs(share, lanes, in_time):
+    work = Faulty(lanes)
+    lane_of = {entry.job: entry.lane for entry in work.graph.plan().schedule.entries}
 
     def told(at, kind):
-        work.error, work.at = kind("on purpose"), at
-        with pytest.raises(kind, match="on purpose") as caught:
-            in_time(work.graph.run)
-        assert caught.value.__notes__ == [f"in task 'task {at}' on lane '{lanes[at]}' (cpu)"]
+        work.at = at
+        for run in (work.graph.run, work.graph.run_serial):
+            work.error = kind("on purpose")
+            with pytest.raises(kind, match="on purpose") as caught:
+                in_time(run)
+            assert caught.value.__notes__ == [f"in task 'task {at}' on lane '{lane_of[at]}' (cpu)"]
         work.error = kind("once more")
         in_time(lambda: look_at_all(work, at, kind))
         work.at = None
         for run in (work.graph.run, work.graph.run_serial):
             assert all(map(torch.equal, in_time(run)[work.tasks], work.expected))
 
-    kinds = st.sampled_from([ValueError, MemoryError, SystemExit])
+    kinds = st.sampled_from([ValueError, MemoryError, SystemExit, KeyboardInterrupt])
     hold_for_all(told, st.integers(0, 19), kinds, share=share, examples=20)
 
 
@@ -84,8 +85,9 @@ def look_at_all(work, at, kind):
                 assert caught.value.__cause__ is work.error
 
 
-def test_nothing_is_begun_after_a_failure(in_time):
-    graph, ran = TaskGraph(cpu_lanes=2), []
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_nothing_is_begun_after_a_failure(in_time, lanes):
+    graph, ran = TaskGraph(cpu_lanes=lanes), []
     fail = graph.add(lambda: 1 / 0, cost_s=1.0)
     other = graph.add(ran.append, 1, cost_s=0.5)
     graph.order(fail, other)
@@ -102,7 +104,7 @@ def test_a_block_left_by_an_exception_begins_nothing_more(gate):
     held = graph.add(gate)
     later = graph.add(ran.append, held)
     with pytest.raises(ZeroDivisionError), graph.start() as run:
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         opening = threading.Timer(0.02, gate.open)
         opening.start()
         _ = 1 / 0
@@ -139,7 +141,7 @@ def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
     def no_second(lane, fn, *args, **kwargs):
         runs.append(fn)
         if len(runs) == 2:
-            assert begun.wait(_WAIT_S)
+            assert begun.wait(WAIT_S)
             raise RuntimeError("can't start new thread")
         return submit(lane, fn, *args, **kwargs)
 
@@ -178,7 +180,7 @@ def test_ctrl_c_anywhere_in_a_run_comes_out_and_nobody_waits_for_ever(in_time, h
             asking = others.submit(ask, known)
             places = interrupted_at(number, lambda: errors.append(caught(lambda: run(known))))
             known.append(None)
-            asking.result(_WAIT_S)
+            asking.result(WAIT_S)
         assert graph.run()[tasks] == ran, f"after place {number}"
         came_out = isinstance(errors[0], KeyboardInterrupt)
         assert came_out or number >= places, f"place {number} did not come out"
@@ -212,6 +214,6 @@ def test_who_waits_for_a_run_goes_on_where_ctrl_c_cuts_off_its_end(in_time, monk
     monkeypatch.setattr(Execution, "_issue", cut_off)
     with pytest.raises(KeyboardInterrupt):
         in_time(graph.run)
-    other.join(_WAIT_S)
+    other.join(WAIT_S)
     assert not other.is_alive()
     assert isinstance(found[0], ValueError if wait == "waitall" else RuntimeError)

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from graph_checks import around_calls
 
 from autopar import TaskGraph
 from autopar.graph.execution import Execution
@@ -43,19 +44,10 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch):
-    """What `node.prepared` calls is looked at as it returns."""
-    from autopar.graph.node import Node
-
+def seen():
     seen = Seen()
-    prepared = Node.prepared.func
-
-    def looked_at(node):
-        call, leaves = prepared(node)
-        return (lambda *values: seen.look(call(*values))), leaves
-
-    monkeypatch.setattr(Node, "prepared", property(looked_at))
-    return seen
+    with around_calls(after=seen.look):
+        yield seen
 
 
 def chain(x):
@@ -85,20 +77,21 @@ def test_results_go_with_their_run(seen):
 
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("run", RUNS)
-def test_what_can_be_asked_for_is_kept(run, lanes):
+def test_what_can_be_asked_for_is_kept_of_traced_code_and_of_tasks_beside_it(run, lanes):
     def code(x):
         halves = [x[:2] * 3, x[2:] * 5]
-        return halves, torch.cat(halves).sum(), x
+        return halves, {"sum": torch.cat(halves).sum()}, x
 
     x = torch.arange(4.0)
     graph = TaskGraph(cpu_lanes=lanes)
+    doubled = graph.add(torch.mul, x, 2)
     result = graph.add_traced(code, x)
-    after = graph.add(torch.neg, result[1])
+    after = graph.add(torch.sub, doubled, result[1]["sum"])
     done = getattr(graph, run)()
-    (low, high), total, same = done[result]
-    assert (low.tolist(), high.tolist(), total.item()) == ([0, 3], [10, 15], 28)
+    (low, high), found, same = done[result]
+    assert (low.tolist(), high.tolist(), found) == ([0, 3], [10, 15], {"sum": 28})
     assert same is x
-    assert done[after].item() == -28
+    assert done[after].tolist() == [-28, -26, -24, -22]
 
 
 def test_one_lane_keeps_the_order_of_the_program():

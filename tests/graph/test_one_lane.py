@@ -56,19 +56,6 @@ def test_a_task_that_waits_for_its_own_run_is_refused(run, in_time):
         in_time(getattr(graph, run))
 
 
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_ends_it_and_the_next_run_is_whole(run, error):
-    left, done = [error("once")], []
-    graph, _ = graph_of(lambda: left and raise_(left.pop()), lambda: done.append(1))
-    with pytest.raises(error, match="once") as raised:
-        getattr(graph, run)()
-    assert "on lane 'cpu' (cpu)" in raised.value.__notes__[0]
-    assert not done
-    getattr(graph, run)()
-    assert done == [1]
-
-
 def raise_(error):
     raise error
 

@@ -115,18 +115,6 @@ def as_in_eager_mode(layers):
 # -- graphs of traced code ------------------------------------------------------------------------
 
 
-def test_traced_code_and_other_tasks_share_a_graph_and_its_lanes():
-    x = numbers(4, 4)
-    graph = TaskGraph(cpu_lanes=1)
-    doubled = graph.add(torch.mul, x, 2)
-    result = graph.add_traced(lambda x: {"sum": x.sum(), "square": x @ x}, x)
-    total = graph.add(torch.add, result["sum"], doubled)
-    run = graph.run()
-    same(run[result], {"sum": x.sum(), "square": x @ x})
-    same(run[total], x.sum() + 2 * x)
-    assert run.plan.schedule.lanes.keys() == {"cpu"}
-
-
 def test_several_traced_parts_draw_in_the_order_in_which_they_were_added():
     def noisy(x):
         return torch.rand_like(x), F.dropout(x)

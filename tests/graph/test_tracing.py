@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import called, fakes, numbers, same, seeded, sequence, state
+from tracing_checks import called, fakes, numbers, same, seeded, sequence, state, using
 
 from autopar import TaskGraph
 
@@ -26,11 +26,6 @@ def form(make):
     """Note a function that makes something to call and its arguments, new each time."""
     FORMS[make.__name__.replace("_", " ")] = make
     return make
-
-
-def using(value, fn):
-    """What uses a value that it finds."""
-    return lambda *args: fn(value, *args)
 
 
 # -- modules and functions ------------------------------------------------------------------------
@@ -81,7 +76,7 @@ def of_other_kinds(x):
     return spectrum, quantised, torch.sparse.mm(square.to_sparse(), square).relu()
 
 
-X = functools.partial(numbers, 4)
+X, X3 = functools.partial(numbers, 4), functools.partial(numbers, 3)
 FORMS |= {
     "lstm": lambda: (seeded(nn.LSTM, 4, 5, num_layers=2, dropout=0.5), numbers(6, 2, 4)),
     "transformer in evaluation": lambda: (
@@ -103,13 +98,10 @@ FORMS |= {
     "a number": lambda: (lambda x: x.shape[0], X()),
     "sizes from data": lambda: (lambda x: (x[x > 0].numel() * 2, x.nonzero()), numbers(9)),
     "a number from data": lambda: (lambda x: (x * x.sum().item(), x.max().item()), X()),
-    "no arguments": lambda: using(X(), lambda x: x * 2),
-    "what it finds": lambda: (using([X(), 2.0, (X(),)], lambda own, x: x * own[0] + own[1]), X()),
+    "no arguments": lambda: (x := X(), lambda: x * 2)[1],
+    "what it finds": lambda: using([X3(), 2.0, (X3(),)], lambda x, own: x * own[0] + own[1]),
     "random numbers": lambda: (drawn, X()),
-    "a generator": lambda: (
-        using(torch.Generator().manual_seed(5), lambda g, x: x + torch.rand(4, generator=g)),
-        X(),
-    ),
+    "a generator": lambda: using(torch.Generator(), lambda x, g: x + torch.rand(3, generator=g)),
     "constants": lambda: (constants, numbers(3)),
     "repeated by constants": lambda: (
         lambda x: (x.repeat_interleave(torch.tensor([1, 3, 0, 2])), torch.eye(4).nonzero() * 2),
@@ -128,12 +120,6 @@ def transformer_in_evaluation_with_a_mask():
         one.requires_grad_(False)
     mask = torch.tensor([[False, False, False, True, True]] * 2)
     return lambda x: module(x, src_key_padding_mask=mask), numbers(2, 5, 8)
-
-
-@form
-def attention_in_evaluation():
-    module = seeded(nn.MultiheadAttention, 8, 2, batch_first=True).eval().requires_grad_(False)
-    return lambda x: module(x, x, x), numbers(2, 5, 8)
 
 
 @form
