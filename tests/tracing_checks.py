@@ -33,6 +33,20 @@ def sequence(*makes):
     return seeded(lambda: nn.Sequential(*(make() for make in makes)))
 
 
+class Average(nn.Module):
+    """Buffers that forward assigns anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros(4))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.ema = 0.9 * self.ema + 0.1 * x.mean(0)
+        self.seen = self.seen + 1
+        return x - self.ema
+
+
 def called(make):
     """What to call, its arguments, and its keyword arguments."""
     fn, *args = call if isinstance(call := make(), tuple) else (call,)

@@ -79,23 +79,6 @@ def test_tasks_wait_for_the_conflicts_that_bytes_have(size):
     assert sum(met) > 1000
 
 
-def test_places_know_the_numbers_of_each_byte():
-    def right(notes, look):
-        places, of, everywhere = Places(), {byte: set() for byte in bytes_of([ANYWHERE])}, set()
-        for number, (lies, alone) in enumerate(notes):
-            (places.put if alone else places.add)(lies, number)
-            if lies is ANYWHERE:
-                everywhere = set() if alone else everywhere | {number}
-            for byte in bytes_of([lies]) if alone or lies is not ANYWHERE else ():
-                of[byte] = {number} if alone else of[byte] | {number}
-        there = [of[byte] | everywhere for byte in bytes_of([look])]
-        assert places.at(look) == set().union(*there)
-        assert places.covers(look) == (all(there) or bool(everywhere))
-
-    notes = st.lists(st.tuples(ranges(0, 5), st.booleans()), max_size=8)
-    hold_for_all(right, notes, ranges(0, 5), share=0, examples=300)
-
-
 @pytest.mark.parametrize("rows", [slice(2, None), slice(None, 1, -1), slice(3, 4)])
 def test_an_array_meets_its_views_wherever_they_begin_and_they_no_rows_but_their_own(rows):
     array = np.zeros((4, 2))

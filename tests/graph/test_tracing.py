@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import called, fakes, numbers, same, seeded, sequence, state, using
+from tracing_checks import Average, called, fakes, numbers, same, seeded, sequence, state, using
 
 from autopar import TaskGraph
 
@@ -90,6 +90,7 @@ FORMS |= {
     "an embedding that renormalises": lambda: (
         *(seeded(renormalised, 9, 4), torch.tensor([1, 2, 5])),
     ),
+    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
     "keywords": lambda: (Keywords(), {"x": X(), "scale": 2.0, "bias": X()}),
     "containers": lambda: (in_containers, {"pair": [X(), (X(), X())]}, (3, 4)),
     "named tuples": lambda: (lambda p: Point(p.y, p.x + 1), Point(X(), X(seed=1))),
@@ -201,28 +202,9 @@ def gradients_of_many_kinds():
 # -- state ----------------------------------------------------------------------------------------
 
 
-class Average(nn.Module):
-    """Buffers that forward assigns anew."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("ema", torch.zeros(4))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
-
-    def forward(self, x):
-        self.ema = 0.9 * self.ema + 0.1 * x.mean(0)
-        self.seen = self.seen + 1
-        return x - self.ema
-
-
 class Symmetric(nn.Module):
     def forward(self, x):
         return x.triu() + x.triu(1).t()
-
-
-FORMS |= {
-    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4))
-}
 
 
 @form

@@ -77,13 +77,9 @@ class Tally:
 
 
 class Slots:
-    __slots__ = ("calls", "late")
-
-    def __init__(self):
-        self.calls = 0
+    __slots__ = ("late",)
 
     def __call__(self, x):
-        self.calls += 1
         self.late = 1
         return x
 
@@ -163,7 +159,7 @@ REFUSED = [
     (r"changes .*\[1\].steps from 0 to 1", lambda: (nn.Sequential(nn.ReLU(), Counts()), X3())),
     ("changes .*CALLED from 0 to 1", lambda: (global_counter, X3())),
     ("changes .*Tally.total from 0 to 1", lambda: (Tally(), X3())),
-    ("changes Slots.calls from 0 to 1|sets Slots.late", lambda: (Slots(), X3())),
+    ("sets Slots.late, which was not there", lambda: (Slots(), X3())),
     (WAS_NONE, lambda: using(SimpleNamespace(table=None), lambda x, at: setattr(at, "table", x))),
     (NO_SHAPE, lambda: (nn.Sequential(nn.LazyLinear(4), nn.ReLU()), numbers(2, 3))),
     (OLD_WEIGHT, lambda: (spectral_norm(linear()), numbers(2, 3))),
@@ -230,22 +226,19 @@ def test_a_change_is_refused_by_name_and_all_is_as_before(reason, make, caplog, 
     refused_and_as_before(reason, make, caplog, capfd)
 
 
-@pytest.mark.parametrize(
-    ("reason", "get", "put", "value"),
-    [
-        ("how many threads", torch.get_num_threads, torch.set_num_threads, 3),
-        ("the default device", torch.get_default_device, torch.set_default_device, "meta"),
-        (
-            "algorithms are deterministic",
-            torch.are_deterministic_algorithms_enabled,
-            torch.use_deterministic_algorithms,
-            True,
-        ),
-    ],
-)
-def test_settings_of_torch_are_refused_and_put_back_and_may_change_for_a_while(
-    reason, get, put, value
-):
+SETTINGS = {  # how to read it and to set it, and another value
+    "changes how many threads": (torch.get_num_threads, torch.set_num_threads, 3),
+    "sets the default device": (torch.get_default_device, torch.set_default_device, "meta"),
+    "changes whether algorithms are deterministic": (
+        *(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", SETTINGS)
+def test_settings_of_torch_are_refused_and_put_back_and_may_change_for_a_while(change):
+    get, put, value = SETTINGS[change]
+
     def fn(x, *values):
         y = x + 1
         for one in values:
@@ -253,7 +246,7 @@ def test_settings_of_torch_are_refused_and_put_back_and_may_change_for_a_while(
         return y
 
     before = get()
-    with pytest.raises(ValueError, match=f"(changes|sets) {reason}|changes whether {reason}"):
+    with pytest.raises(ValueError, match=f"it {change}"):
         TaskGraph.trace(fn, X3(), value)
     assert get() == before
     if get is not torch.get_default_device:  # one that is set stays a mode

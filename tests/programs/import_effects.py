@@ -30,20 +30,17 @@ def main():
     autopar.synchronize()
     gpus = range(len(autopar.try_all_gpus()) if autopar.num_gpus() else 0)
     contexts = [i for i in gpus if torch._C._cuda_hasPrimaryContext(i)]
-    print(
-        json.dumps(
-            {
-                "cost_s": cost_s,
-                "effects": effects,
-                "threads": threading.active_count() - threads,
-                "cuda": initialized,
-                "contexts": contexts,  # also after a wait for all devices
-                "matplotlib": "matplotlib" in sys.modules,
-                "default_dtype": str(torch.get_default_dtype()),
-                "file": autopar.__file__,
-            }
-        )
-    )
+    found = {
+        "cost_s": cost_s,
+        "effects": effects,
+        "threads": threading.active_count() - threads,
+        "cuda": initialized,
+        "contexts": contexts,  # also after a wait for all devices
+        "matplotlib": "matplotlib" in sys.modules,
+        "default_dtype": str(torch.get_default_dtype()),
+        "file": autopar.__file__,
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
