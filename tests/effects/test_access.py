@@ -90,6 +90,9 @@ def test_an_array_meets_its_views_wherever_they_begin_and_they_no_rows_but_their
     assert not places.at(before)
     places.add(whole)
     assert places.covers(view)
+    places = Places()
+    places.add(ANYWHERE)
+    assert places.covers(whole)
 
 
 X = ByteRange("x")

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import operator
 import sys
@@ -96,13 +97,6 @@ def test_a_circle_is_refused_and_named(built, run):
 # -- tasks where nobody looks ---------------------------------------------------------------------
 
 
-class Slotted:
-    __slots__ = ("x",)
-
-    def __init__(self, x):
-        self.x = x
-
-
 Pair = collections.namedtuple("Pair", "first second")
 CLOSED = {
     "set": lambda task: {task},
@@ -110,7 +104,7 @@ CLOSED = {
     "dict keys": lambda task: {task: 1}.keys(),
     "generator": lambda task: (each for each in [task]),
     "map": lambda task: map(operator.neg, [task]),
-    "object with slots": Slotted,
+    "object with slots": dataclasses.make_dataclass("Slotted", ["x"], slots=True),
     "namespace with a list": lambda task: types.SimpleNamespace(x=[1, [task]]),
 }
 OPEN = {

@@ -31,10 +31,6 @@ def form(make):
 # -- modules and functions ------------------------------------------------------------------------
 
 
-def renormalised(*args):
-    return nn.Embedding(*args, max_norm=0.5)
-
-
 class Keywords(nn.Module):
     def forward(self, *, x, scale=1.0, bias=None):
         return x * scale + (0 if bias is None else bias)
@@ -88,7 +84,8 @@ FORMS |= {
         numbers(2, 4, 5),
     ),
     "an embedding that renormalises": lambda: (
-        *(seeded(renormalised, 9, 4), torch.tensor([1, 2, 5])),
+        seeded(nn.Embedding, 9, 4, max_norm=0.5),
+        torch.tensor([1, 2, 5]),
     ),
     "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
     "keywords": lambda: (Keywords(), {"x": X(), "scale": 2.0, "bias": X()}),
