@@ -113,9 +113,8 @@ INEXACT = {"lstm"}
 @form
 def transformer_in_evaluation_with_a_mask():
     layer = functools.partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
-    module = seeded(lambda: nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)).eval()
-    for one in module.parameters():
-        one.requires_grad_(False)
+    module = seeded(lambda: nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False))
+    module.eval().requires_grad_(False)
     mask = torch.tensor([[False, False, False, True, True]] * 2)
     return lambda x: module(x, src_key_padding_mask=mask), numbers(2, 5, 8)
 
