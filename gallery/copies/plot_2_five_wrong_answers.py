@@ -8,14 +8,14 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
   :doc:`plot_1_where_a_copys_time_goes`. Next: :doc:`plot_3_copy_both_ways_while_you_compute`.
 
-All five run without an error, and their numbers are wrong.
+All five run without an error, and give wrong numbers. But for 4 and 5, the caller waits at once.
 """
 
 # %%
 # 1: nothing tells the copy when to begin
 # ---------------------------------------
-# Two *streams* are two queues of a GPU, and neither waits for the other by itself: `diffusers
-# <https://github.com/huggingface/diffusers/pull/13502>`_ forgot. ``late_product`` multiplies late.
+# Two *streams* are two queues of a GPU, and neither waits for the other: in `diffusers
+# <https://github.com/huggingface/diffusers/pull/13502>`_ it was computing that did not wait.
 import torch
 
 import autopar as ap
@@ -67,8 +67,7 @@ def slot_reused(x, mended):
 # ---------------------------------------
 # The call returns before the copy has begun. `vLLM
 # <https://github.com/vllm-project/vllm/pull/36013>`__ read the result in its next step. `gpt-fast
-# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited for the *current* GPU, and so read a
-# clock too soon.
+# <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited for the *current* GPU, then timed.
 def read_early(x, mended):
     host = on_host(x).copy_(late_product(x), non_blocking=True)
     if mended:

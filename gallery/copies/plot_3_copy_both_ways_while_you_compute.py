@@ -9,8 +9,8 @@ Copy both ways while you compute
   :doc:`plot_2_five_wrong_answers`. Next: :doc:`plot_4_feed_a_training_loop`.
 
 The bus between host and GPU carries both directions at once, and the GPU computes meanwhile. So
-copying there, computing and copying back need little more time together than the longest of the
-three needs alone. One stream takes the sum of all three, even if the host waits for nothing.
+copying there, computing and copying back need little more time together than computing alone, if
+that is the longest. One stream takes the sum of all three, even if the host waits for nothing.
 """
 
 # %%

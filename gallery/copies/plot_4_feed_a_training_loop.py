@@ -11,7 +11,7 @@ Feed a training loop
 
 Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
 of the speed that it has with all data on the GPU already. The usual loop copies each batch when its
-step is due, and the GPU computes nothing meanwhile. Pinned batches make that wait short already.
+step is due, and the GPU computes nothing meanwhile. Over pinned batches `prefetch` gains little.
 """
 
 # %%
@@ -120,9 +120,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A narrow network computes too little to hide its batches: the copies are the limit. In
-# the last two ways the CPU copies each batch to pinned memory first: a thread of the loader all of
-# it, `prefetch` a slot at a time. Neither can be faster than the bus.
+# A narrow network computes too little to hide its batches. In the last two ways the CPU copies each
+# batch to pinned memory first: the loader all of it, in the loop's thread, as it has no workers,
+# and `prefetch` a slot at a time. That takes longer than the bus, and is the likely limit.
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
 kept_here = narrow.estimate(lambda s: s[THERE] / s[PREFETCH])

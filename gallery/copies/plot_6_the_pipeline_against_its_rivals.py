@@ -105,10 +105,10 @@ ap.show(
 )
 
 # %%
-# Two GPUs copy twice as much
+# Two GPUs copy more than one
 # ---------------------------
 # Each GPU has a bus of its own, so give each a pipeline. Compare the last row with the two above
-# it: twice as many copies take about as long.
+# it: twice as many copies take little longer. Both buses share the host's memory.
 
 # Folded: the measurement of two GPUs
 TWO = {"count": 40, "size": 4000}

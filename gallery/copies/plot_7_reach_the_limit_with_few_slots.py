@@ -9,7 +9,7 @@ Reach the limit with few slots
   :doc:`plot_6_the_pipeline_against_its_rivals`. Next: :doc:`plot_8_send_small_tensors_together`.
 
 Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
-slowest station is done. How near a pipeline comes depends on which station that is. For
+slowest station is done. A pipeline comes near if that station is far slower than the others. For
 ordinary memory it takes two slots of *pinned* memory, to which the GPU can write.
 """
 

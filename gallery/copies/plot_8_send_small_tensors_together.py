@@ -16,8 +16,8 @@ few large pieces, and takes them apart on the host.
 # %%
 # One by one, the host is the limit
 # ---------------------------------
-# The tempting way is a list comprehension. With `non_blocking=True` nobody waits in between, but
-# the host has to launch as many copies, and a launch takes some microseconds.
+# The tempting way is a list comprehension. With `non_blocking=True` nobody waits in between, only
+# before the results are read, but the host launches as many copies, which takes microseconds each.
 
 from functools import partial
 
@@ -96,7 +96,7 @@ def small_tensors(count, length):
             PINNED: lambda: together(pipeline, tensors, pin=True),
             FRESH: lambda: together(pipeline, tensors),
         }
-        setup = torch.ones(1).pin_memory  # torch takes back what others have pinned
+        setup = torch.ones(1).pin_memory  # lets torch reclaim pinned memory that is free
         return ap.race(ways, expected=tensors, setup=setup, repeats=5)
 
 
@@ -149,8 +149,8 @@ ap.show(ap.compare(here.measurements, caption="Small tensors within the host", h
 # .. dropdown:: An answer
 #
 #     The bytes are the same, 67 MB, but the rate is tens of times higher where the line is level
-#     than where it begins. So the small copies take about a tenth of a second, and the large one
-#     little more than a millisecond. `takes_s` has the rates of the record.
+#     than where it begins. So the small copies take tens of milliseconds, and the large one little
+#     more than one. `takes_s` has the rates of the record.
 #
 #     .. code-block:: python
 #

@@ -134,9 +134,9 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     The bus takes longer once the bytes need as much time as the host does for a chunk: with tens
-#     of microseconds and 50 GB/s, from one to three megabytes on. The function has the record's
-#     time.
+#     The bus takes longer once the bytes need as much time as the host does for a chunk. If that is
+#     tens of microseconds, at 50 GB/s it is from one to three megabytes on. Into ordinary memory
+#     the host copies each byte, too, and may stay slower. The function has the record's time.
 #
 #     .. code-block:: python
 #

@@ -141,8 +141,8 @@ ap.show(ap.compare(here, highlight="steps, divided by 2"))
 # %%
 # Now you
 # -------
-# A step's backward takes 20 ms on one device, and the exchange 4 ms. For how many GPUs is computing
-# no longer than the exchange?
+# A step's backward takes 20 ms on one device, and the exchange always 4 ms. From how many GPUs on
+# is computing no longer than the exchange?
 #
 # .. dropdown:: A hint
 #
@@ -150,7 +150,7 @@ ap.show(ap.compare(here, highlight="steps, divided by 2"))
 #
 # .. dropdown:: An answer
 #
-#     For five, as 20 ms / 5 = 4 ms. Further GPUs only wait for gradients.
+#     From five on, as 20 ms / 5 = 4 ms. Further GPUs only wait for gradients.
 #
 #     .. code-block:: python
 #

@@ -132,7 +132,7 @@ shared = here.estimate(lambda _: seen.overlap_s(*lanes) / min(map(seen.busy_s, l
 ap.show(
     ap.compare(here.measurements, limit_s=half_s, limit_name="estimate", highlight="two lanes"),
     ap.draw(here.timelines, title="One CPU lane and two"),
-    ap.claim("Both lanes compute most of the time.", shared, at_least=0.5, unit="%"),
+    ap.claim("Most of one lane's work runs beside the other's.", shared, at_least=0.5, unit="%"),
 )
 
 # %%

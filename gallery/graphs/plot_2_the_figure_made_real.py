@@ -46,7 +46,7 @@ def plain_step(shares, weights, totals, rate):
 
 # %%
 # The copies must not stop the host, or GPU 1 waits for GPU 0 (1). Without the wait the CPU adds
-# what has not arrived (2). The next products stand behind the new weights in the GPU's queue (3).
+# what has not arrived (2). New products queue behind the new weights (3).
 #
 # The graph finds copies, waits and order
 # ---------------------------------------

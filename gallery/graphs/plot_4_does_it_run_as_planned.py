@@ -106,7 +106,7 @@ ap.plot.show("b8_does_it_run_as_planned", gpus.origin, look=look)
 # ----------------------------------------
 # In the column *plan / time*, 100 % is a run of a graph that ends when its plan does. The second
 # claim holds runs against the least time, which no order can beat if each task takes as long as it
-# does alone. What is missing there is what any other plan could gain.
+# does alone. No plan could gain more than is missing there.
 
 
 # Folded: the table

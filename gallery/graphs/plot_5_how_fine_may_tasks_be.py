@@ -75,7 +75,7 @@ def task_sizes(count, elements, rows, repeats):
 
 # %%
 # In the picture at the top, look at where a line leaves the grey area: finer tasks are too fine for
-# this scheduler. A task takes twice its work there, with its cost. That whole time is the METG of
+# this scheduler. There work and cost take twice the work. That whole time is the METG of
 # `Task Bench <https://arxiv.org/abs/1908.05790>`__, the *minimum effective task granularity*: about
 # twice the legend's figure. Bare threads lose, too: each call needs the *GIL*, the lock of Python
 # that one thread holds at a time. A pale band holds the middle half of the runs.

@@ -109,8 +109,8 @@ ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 # What streams gain at each size
 # ------------------------------
 # Small products leave room, so we had expected that they gain most. Compare the first row with the
-# last: small ones lose, as a gain below 1 is a loss, and large ones change little. What gains lies
-# between: the host keeps up, and the GPU is not full. *At once* is how many kernels ran on average.
+# last: small ones lose, as a gain below 1 is a loss, and large ones change little. Between,
+# little is gained: launches take the host about as long. *At once* is how many kernels ran.
 
 # Folded: the table and the claims
 rows = []

@@ -19,8 +19,8 @@ any others a CUDA graph with branches.
 # A launch for each product keeps the GPU waiting
 # -----------------------------------------------
 # The tempting way is the plain loop. Each call *launches* a kernel, which is a function that runs
-# on the GPU. A launch takes the host some microseconds, whatever the kernel's size, and a small
-# kernel takes less. So the GPU is done before the next kernel comes, and waits most of the time.
+# on the GPU. From Python a launch takes tens of microseconds, whatever the kernel's size, and a
+# small kernel takes less. So the GPU is done before the next kernel comes, and mostly waits.
 
 import matplotlib.pyplot as plt
 import torch

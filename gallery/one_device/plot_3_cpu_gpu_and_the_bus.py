@@ -87,7 +87,7 @@ def three_parts(count, size, cpu_count, cpu_size):
 
 
 # %%
-# The sizes are the `chapter's
+# The GPU's sizes are the `chapter's
 # <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_. No order beats the
 # longest part.
 BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}

@@ -51,7 +51,7 @@ def as_graph(x, outs):
 
 
 # %%
-# Each library measures in a process of its own, with one thread for each product. So a gain
+# Each library measures in a process of its own, each product on a single thread. So a gain
 # comes from products at the same time, and not from threads within one.
 
 # Folded: the same products in MXNet

@@ -102,7 +102,7 @@ ap.show(
 # --------------------------------------------
 # It runs each kernel of the range `compute`, and no other, many times, to read counters. As many
 # blocks of threads as fit on a GPU at once are a *wave*. Compare the first row with the last: a
-# small product is less than a wave, and leaves most units idle. A large one keeps them busy, so
+# small product is less than a wave, and far from the multiprocessors' peak. A large one is near, so
 # streams gain little: :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`.
 
 
@@ -123,15 +123,15 @@ def seen_by_compute(sizes):
 
 
 kernels = ap.recorded(seen_by_compute, name="x4_nsight_compute", parameters=SIDES, programs=["ncu"])
-BUSY, WAVES, headers = "Compute (SM) Throughput", "Waves Per SM", ["side", "units busy", "waves"]
+BUSY, WAVES, headers = "Compute (SM) Throughput", "Waves Per SM", ["side", "of the peak", "waves"]
 busy, waves = ([kernels.values[f"{n}, {what}"] for n in SIZES] for what in (BUSY, WAVES))
 figures = zip(SIZES, busy, waves, strict=True)
 rows = [[f"{n}", f"{100 * share:.1f} %", f"{count:.2f}"] for n, share, count in figures]
 small, large = kernels.estimate(lambda _: busy[0]), kernels.estimate(lambda _: busy[-1])
 ap.show(
     ap.tabulate(headers, rows, origin=kernels.origin, highlight=[rows[0][0], rows[-1][0]]),
-    ap.claim("A large product keeps most units busy.", large, at_least=0.6, unit="%"),
-    ap.claim("A small product keeps at most half of them busy.", small, at_most=0.5, unit="%"),
+    ap.claim("A large product comes near the processors' peak.", large, at_least=0.6, unit="%"),
+    ap.claim("A small product reaches at most half of it.", small, at_most=0.5, unit="%"),
 )
 
 # %%

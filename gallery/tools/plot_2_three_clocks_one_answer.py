@@ -41,8 +41,8 @@ def by_both(work):
 
 # %%
 # The wall clock has the first launch and the wait in its time. The first event is reached while the
-# GPU is idle, so the first launch lies between both. The shorter the work is, the larger is their
-# share, and to repeat it changes nothing.
+# GPU is idle, so the first launch lies between both. The shorter the work, the larger their
+# share; the median of many runs has it, too.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
