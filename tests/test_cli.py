@@ -89,6 +89,11 @@ def test_its_version_is_told_by_the_command_that_an_installation_makes(capsys):
     assert declared["project"]["scripts"] == {"autopar": f"{main.__module__}:{main.__name__}"}
 
 
+def test_without_a_verb_it_says_which_there_are(capsys):
+    assert main([]) == 2
+    assert "timeline  explain a profiler's trace" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["timeline", "record"])
 def test_the_reference_has_each_option_and_no_other(verb, capsys):
     with pytest.raises(SystemExit):

@@ -58,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
     if arguments is None:  # this process is there for nothing else
         _on_interrupt(raises=False)
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.verb is None:
+        parser.print_help(sys.stderr)
+        return 2
     verb = {"devices": _devices, "timeline": _timeline, "record": _record}[options.verb]
     try:
         status = verb(options)
@@ -79,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.add_parser("devices", help="describe this machine, and measure what its threads give")
     # What is not given is not among the options: defaults are those of `Options`.
     what, absent = "explain a profiler's trace: why no overlap?", argparse.SUPPRESS

@@ -350,7 +350,7 @@ ODD = Timeline((Span(BAD, f"half of $x^$ 漢字 {BAD}", 0.0, 1.0),), origin=BAD)
 @pytest.mark.parametrize("timelines", [SERIAL, ODD, {"one": SERIAL, f"$x^$ {BAD}": ODD}])
 def test_a_drawing_is_saved_by_the_ending_of_the_name(timelines, kind, tmp_path):
     drawing = draw(timelines, title=f"A run of $x^$ {BAD}", caption="Read it.", limit_s=4.5)
-    for ending in ("svg", "html", "png"):
+    for ending in ("svg", "html", "png", "SVG"):
         drawing.save(kind(tmp_path / f"run.{ending}"))
         with pytest.raises(FileNotFoundError, match=r"no folder .*missing'; make it first"):
             drawing.save(tmp_path / "missing" / f"run.{ending}")

@@ -227,7 +227,7 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ap.plot.save(axes, f"{folder}/product.png")
     """
-    if (path := path_of(path)).suffix != ".png":
+    if (path := path_of(path)).suffix.lower() != ".png":
         others = "ax.figure.savefig writes other formats, and draw(...).save .svg and .html."
         msg = f"path is {str(path)!r}; expected a name that ends in .png. {others}"
         raise ValueError(msg)

@@ -103,11 +103,11 @@ class Drawing:
             FileNotFoundError: The folder does not exist.
         """
         path = path_of(path)
-        if path.suffix == ".svg":
+        if (ending := path.suffix.lower()) == ".svg":
             write_atomically(path, printable(_svg(self)) + "\n")
-        elif path.suffix == ".html":
+        elif ending == ".html":
             write_atomically(path, page(self.title, self._repr_html_()))
-        elif path.suffix == ".png":
+        elif ending == ".png":
             plot.save(self._plotted(), path)
         else:
             msg = f"path is {str(path)!r}; expected a name that ends in .svg, .html or .png."
