@@ -99,7 +99,7 @@ def test_without_a_line_all_matters_and_so_do_whose_it_is_and_parameters_but_not
     assert digest_of(parameters=dict(reversed(_PARAMETERS.items()))) == digest_of()
 
 
-def test_it_has_what_ran_by_the_statement_that_measures(tmp_path, capsys):
+def test_it_has_what_ran_by_the_statement_that_measures(tmp_path):
     """As Python or sphinx-gallery runs a script; of one that runs no more, all counts."""
     path = tmp_path / "page.py"
     path.write_text(_SCRIPT, encoding="utf-8")

@@ -55,12 +55,9 @@ def test_each_sample_and_check_is_set_up_and_each_check_is_reset():
 
 
 def test_a_way_that_uses_up_what_it_is_given_is_found():
-    def adding(numbers):
-        return lambda: sum(numbers)
-
-    listed, used_up = adding([1.0, 2.0]), adding(iter([1.0, 2.0]))
+    listed, once = [1.0, 2.0], iter([1.0, 2.0])
     with pytest.warns(UserWarning, match="no time is kept, as results differed after it.*setup"):
-        findings = ap.race({"in a list": listed, "used up": used_up})
+        findings = ap.race({"in a list": lambda: sum(listed), "used up": lambda: sum(once)})
     assert findings.failed == ["used up: equal to in a list"]
     assert not findings.measurements
 
@@ -217,17 +214,15 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
     assert checks == {f"near: within {close:g} of sum": is_close}
 
 
-def coordinates(values):
-    return torch.sparse_coo_tensor(torch.tensor([[0, 5], [1, 2]]), values, (10**6, 10**6))
-
-
-def compressed(values):
-    ends = torch.arange(3)
-    return torch.sparse_csr_tensor(ends, ends[:2], values, (2, 10**12))
-
-
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("sparse", [coordinates, compressed])
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        lambda values: torch.sparse_coo_tensor([[0, 5], [1, 2]], values, (10**6, 10**6)),
+        lambda values: torch.sparse_csr_tensor([0, 1, 2], [0, 1], values, (2, 10**12)),
+    ],
+    ids=["coordinates", "compressed"],
+)
 def test_sparse_tensors_of_any_size_are_compared_by_what_they_hold(sparse):
     ways = dict.fromkeys(["one", "other"], lambda: sparse(torch.ones(2)))
     assert ap.race(ways, repeats=3).checks == {"other: equal to one": True}

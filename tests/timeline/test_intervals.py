@@ -40,13 +40,6 @@ def test_against_a_set_of_ticks(first, second):
     assert length_within(other, *as_array(first).T).tolist() == within
 
 
-def test_nothing_is_nothing():
-    empty, some_time = as_array([]), as_array([(0.0, 2.0)])
-    assert covered(empty).shape == common(empty, some_time).shape == (0, 2)
-    assert without(some_time, empty).tolist() == [[0.0, 2.0]]
-    assert without(empty, some_time).tolist() == []
-    assert longest(empty) is None
-
-
-def test_the_longest_is_the_first_of_equals():
+def test_the_longest_is_the_first_of_equals_and_of_nothing_there_is_none():
+    assert longest(as_array([])) is None
     assert longest(as_array([(0, 1), (2, 4), (5, 7)])) == (2.0, 4.0)

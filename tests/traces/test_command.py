@@ -1,7 +1,5 @@
 """`python -m autopar timeline`: what it prints and writes, and what it says when it can't."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json
@@ -9,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,20 +19,18 @@ from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces.command import Options, inspect
 
-Said = Callable[..., str]
-
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
+def files(tmp_path):
     (folder := tmp_path / "files").mkdir()
     return trace_files.write_all(folder)
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
+def said(capsys):
     """What the command prints, if it ends as it should; of errors, their one line."""
 
-    def run(*arguments: object, status: int = 0) -> str:
+    def run(*arguments, status=0):
         assert main(["timeline", *map(str, arguments)]) == status
         out, err = capsys.readouterr()
         assert bool(out) != bool(err)
@@ -45,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
     return run
 
 
-def test_reading_and_reporting_do_without_torch(files: dict[str, Path], tmp_path: Path) -> None:
+def test_reading_and_reporting_do_without_torch(files, tmp_path):
     program = (
         "import runpy, sys\nimport autopar\n"
         "for path in sys.argv[5:]:\n"
@@ -72,9 +67,7 @@ def test_reading_and_reporting_do_without_torch(files: dict[str, Path], tmp_path
     assert gpu["exposed_s"]["copy"] == pytest.approx(30e-6)
 
 
-def test_changes_are_given_of_traces_of_any_format_but_not_of_damaged_ones(
-    files: dict[str, Path], tmp_path: Path, said: Said
-) -> None:
+def test_changes_are_given_of_traces_of_any_format_but_not_of_damaged_ones(files, tmp_path, said):
     (cut := tmp_path / "cut.json").write_text(files["kineto.json"].read_text()[:-900])
     changes = r"\ntime +[\d.]+ µs +[\d.]+ µs +[+-][\d.]+ %"
     assert re.search(changes, said(files["kineto.json"], "--compare", files["nsys.sqlite"]))
@@ -83,9 +76,7 @@ def test_changes_are_given_of_traces_of_any_format_but_not_of_damaged_ones(
 
 @pytest.mark.parametrize("apart_s", [0.0015, 3600.0])
 @pytest.mark.parametrize("start_s", [0.5, 999.95, 1_730_000_000.0])
-def test_times_of_ranks_are_on_one_clock_wherever_it_begins(
-    tmp_path: Path, said: Said, apart_s: float, start_s: float
-) -> None:
+def test_times_of_ranks_are_on_one_clock_wherever_it_begins(tmp_path, said, apart_s, start_s):
     collective = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     for rank in (0, 1):
         starts_us = [1e6 * (start_s + rank * apart_s) + 1e4 * i + 10 * i**2 for i in range(12)]
@@ -102,7 +93,7 @@ def test_times_of_ranks_are_on_one_clock_wherever_it_begins(
     assert f"up to {format_seconds(apart_s)} apart" in text
 
 
-def test_names_can_be_matched_whatever_characters_they_have(said: Said, tmp_path: Path) -> None:
+def test_names_can_be_matched_whatever_characters_they_have(said, tmp_path):
     name = "two\nlines\x1b[31m \x00\x9f \ufffe"
     events = [
         trace_files.event("user_annotation", name, 0.0, 500.0),
@@ -120,8 +111,8 @@ def test_names_can_be_matched_whatever_characters_they_have(said: Said, tmp_path
 
 
 def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_others(
-    files: dict[str, Path], tmp_path: Path, said: Said
-) -> None:
+    files, tmp_path, said
+):
     own, (link, loop) = files["own.json"], (tmp_path / "link.json", tmp_path / "loop.json")
     link.symlink_to(own)
     loop.symlink_to(loop)
@@ -149,7 +140,7 @@ def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_o
         assert "symbolic links" in said(*arguments, status=status)
 
 
-def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Said) -> None:
+def test_one_line_says_why_not(files, tmp_path, said):
     (other := tmp_path / "other.json").write_text('{"hello": 1}')
     fine, own = files["kineto.json"], files["own.json"]
     refused = {
@@ -169,25 +160,21 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
         assert len(text) < 1_000, "however long a name is"
 
 
-def test_a_folder_that_may_not_be_looked_into_is_named(
-    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: Path) -> Path:
+def test_a_folder_that_may_not_be_looked_into_is_named(tmp_path, said, monkeypatch):
+    def refuse(folder):
         raise PermissionError(errno.EACCES, "Permission denied", str(folder))
 
     monkeypatch.setattr(Path, "iterdir", refuse)  # root may look into any
     assert f"{tmp_path}: Permission denied" in said(tmp_path, status=2)
 
 
-def test_standard_input_may_be_closed(
-    files: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_may_be_closed(files, said, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in said("-", status=1)
     assert "What ran when" in said(files["own.json"], "-", status=1)
 
 
-def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> None:
+def test_what_is_asked_for_is_what_comes(files, said):
     file = files["kineto.json"]
     assert len(said(file, "--brief").splitlines()) <= 9
     assert "What ran when" not in said(file, "--brief")
@@ -205,9 +192,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
             main(["timeline", str(file), *option])
 
 
-def test_what_can_not_be_judged_does_not_pass(
-    files: dict[str, Path], tmp_path: Path, said: Said
-) -> None:
+def test_what_can_not_be_judged_does_not_pass(files, tmp_path, said):
     good = files["kineto.json"]
     events = json.loads(good.read_text())
     kernel = next(event for event in events["traceEvents"] if event.get("cat") == "kernel")
@@ -234,7 +219,7 @@ def test_what_can_not_be_judged_does_not_pass(
     assert "held to" not in said(doubtful, "--gpu", "0", "--fail-under", "5%")
 
 
-def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path: Path) -> None:
+def test_the_page_is_whole_and_asks_for_nothing(files, tmp_path):
     import html5lib
 
     bad = "<script>$x^$ \x1b[31m\x00\ud800\ufffe & 'é'"

@@ -1,7 +1,5 @@
 """What communicates, by the names that libraries give their kernels; and what only sounds so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,12 @@ _KERNELS = [
 
 
 @pytest.mark.parametrize(("sort", "name"), _KERNELS, ids=[name for _, name in _KERNELS])
-def test_libraries_are_known_by_the_names_of_their_kernels(sort: str, name: str) -> None:
+def test_libraries_are_known_by_the_names_of_their_kernels(sort, name):
     assert bool(COMMUNICATION.search(name)) is (sort != "sounds")
     assert ends_together(name) is (sort == "together")
 
 
-def test_the_collective_says_more_than_the_kernel() -> None:
+def test_the_collective_says_more_than_the_kernel():
     message = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     for name in ("all_to_allv", "barrier", "reduce_scatter_tensor_coalesced", "all_gather"):
         assert ends_together(message, name)
@@ -31,7 +29,7 @@ def test_the_collective_says_more_than_the_kernel() -> None:
         assert not ends_together("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", name)
 
 
-def test_a_name_of_any_length_is_looked_at_in_no_time() -> None:
+def test_a_name_of_any_length_is_looked_at_in_no_time():
     for part in ("one_shot", "a", "allreduce_", "a::", "(anonymous namespace)::", "void "):
         assert not COMMUNICATION.search("x" + part * 20_000)
 
@@ -48,7 +46,7 @@ def test_a_name_of_any_length_is_looked_at_in_no_time() -> None:
         ({"Process Group Name": "\ud83d"}, "allreduce of group \ufffd, ranks [0, 1]"),
     ],
 )
-def test_the_collective_is_read_as_far_as_the_trace_tells(arguments, said: str) -> None:
+def test_the_collective_is_read_as_far_as_the_trace_tells(arguments, said):
     told = {"Collective name": "allreduce", "Process Group Name": "0"}
     told |= {"Process Group Ranks": "[0, 1]", "Group size": 2} | arguments
     events = [

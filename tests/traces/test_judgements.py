@@ -1,7 +1,5 @@
 """Judgements: traces with a known answer, each with a twin in which the cause is not there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,12 +9,11 @@ from trace_builder import costs, parsed
 from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.findings import CAUSES
 from autopar.traces.report import Report
-from autopar.traces.trace import Trace
 
 _TABLE = Path(__file__).parents[1] / "trace_data" / "judgements.txt"
 
 
-def small(every_ms: float, ahead_ms: float) -> Trace:
+def small(every_ms, ahead_ms):
     """A hundred short kernels, each launched some time before by an operator of its own."""
     of_one = "operator aten::add {:.3f}..{:.3f}; kernel {:.3f}..{:.3f} by {:.3f}"
     times = [(0.02 + i * every_ms, 0.02 + i * every_ms - ahead_ms) for i in range(100)]
@@ -24,7 +21,7 @@ def small(every_ms: float, ahead_ms: float) -> Trace:
     return parsed("; ".join(each))
 
 
-def following(every_ms: float, lasts_ms: float) -> Trace:
+def following(every_ms, lasts_ms):
     starts = [i * every_ms for i in range(100)]
     return parsed("; ".join(f"kernel {t:.4f}..{t + lasts_ms:.4f}" for t in starts))
 
@@ -48,9 +45,7 @@ for block in _TABLE.read_text(encoding="utf-8").strip().split("\n\n")[1:]:
     [judgement[1:] for judgement in JUDGEMENTS],
     ids=[judgement[0] for judgement in JUDGEMENTS],
 )
-def test_a_cause_is_found_with_its_cost_and_not_in_its_twin(
-    cause: str, cost_ms: float, seen: Trace, twin: Trace
-) -> None:
+def test_a_cause_is_found_with_its_cost_and_not_in_its_twin(cause, cost_ms, seen, twin):
     assert costs(seen).get(cause) == pytest.approx(cost_ms, abs=1e-3)
     assert cause not in costs(twin)
 
@@ -60,7 +55,7 @@ def test_a_cause_is_found_with_its_cost_and_not_in_its_twin(
     [said for judgement in JUDGEMENTS for said in judgement[3:]],
     ids=[f"{what}, {which}" for what, *_ in JUDGEMENTS for which in ("seen", "twin")],
 )
-def test_every_finding_has_its_report(said: Trace) -> None:
+def test_every_finding_has_its_report(said):
     report = Report(said, name="t")
     sections = [*report.sections(), report.ranges(), comparison(report, report)]
     assert as_text(sections)
@@ -70,6 +65,6 @@ def test_every_finding_has_its_report(said: Trace) -> None:
     assert len(headings) == len(report.findings)
 
 
-def test_every_cause_is_judged() -> None:
+def test_every_cause_is_judged():
     assert {cause for _, cause, *_ in JUDGEMENTS} == CAUSES.keys()
     assert len(JUDGEMENTS) >= 60

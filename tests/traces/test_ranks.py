@@ -1,17 +1,14 @@
 """Ranks side by side: clocks found again, waits by hand, and silence where nothing is certain."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from trace_builder import MS, Activity, kernel, trace, work_of
+from trace_builder import MS, kernel, trace, work_of
 
 from autopar.timeline.intervals import length_s
-from autopar.traces.ranks import Ranks, compare_ranks, gpus_of, side_by_side
+from autopar.traces.ranks import compare_ranks, gpus_of, side_by_side
 from autopar.traces.read import read_evidence
 from autopar.traces.report import Report
 from autopar.traces.utilization import View
@@ -22,7 +19,7 @@ _WORLD = "allreduce of group 0, ranks [0, 1, 2]"
 _OWN_MS = 0.2  # what a collective takes when the last rank has come
 
 
-def begun(count: int = 20, ranks: int = 3, *, late: Mapping[int, float] | None = None, seed=0):
+def begun(count=20, ranks=3, *, late=None, seed=0):
     """When each rank begins each collective, in ms: uneven steps, ranks within 50 µs."""
     random = np.random.default_rng(seed)
     steps = np.cumsum(random.uniform(2, 6, count))[:, None]
@@ -30,15 +27,7 @@ def begun(count: int = 20, ranks: int = 3, *, late: Mapping[int, float] | None =
     return steps + random.uniform(0, 0.05, (count, ranks)) + by
 
 
-def calls(
-    starts_ms,
-    *,
-    of: Sequence[str] | str = _WORLD,
-    clocks_ms: Sequence[float] = (),
-    jitter_ms: float = 0.001,
-    name: str = _KERNEL,
-    stream: str = "20",
-) -> list[list[Activity]]:
+def calls(starts_ms, *, of=_WORLD, clocks_ms=(), jitter_ms=0.001, name=_KERNEL, stream="20"):
     """The kernels of each rank: they end when the last one has begun, but for some jitter."""
     count, ranks = starts_ms.shape
     jitter = np.random.default_rng(1).uniform(0, jitter_ms, (count, ranks))
@@ -55,18 +44,12 @@ def calls(
     ]
 
 
-def compared(*works: Sequence[Activity]) -> Ranks | None:
+def compared(*works):
     views = {f"rank {i}": View(trace(*work)) for i, work in enumerate(works)}
     return compare_ranks(gpus_of(views))
 
 
-def certain(*works: Sequence[Activity]) -> Ranks:
-    ranks = compared(*works)
-    assert ranks is not None
-    return ranks
-
-
-def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
+def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known():
     traces = {
         name: read_evidence(_TRACES / f"allreduce_{name}.json.gz") for name in ("rank0", "rank1")
     }
@@ -74,7 +57,6 @@ def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
         *("", "allreduce of group 0, ranks [0, 1]")
     }
     ranks = compare_ranks(gpus_of({name: View(one) for name, one in traces.items()}))
-    assert ranks is not None
     assert ranks.offsets_s["rank0"] == 0
     assert 0 < abs(ranks.offsets_s["rank1"]) < 1e-5
     assert 1e-6 <= ranks.error_s < 1e-5
@@ -88,22 +70,22 @@ def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
     assert ranks.stragglers == ()
 
 
-def test_jitter_is_the_error_and_outliers_do_not_move_a_clock() -> None:
-    noisy = certain(*calls(begun(100), clocks_ms=(0, 50, 0), jitter_ms=0.04))
+def test_jitter_is_the_error_and_outliers_do_not_move_a_clock():
+    noisy = compared(*calls(begun(100), clocks_ms=(0, 50, 0), jitter_ms=0.04))
     assert 2e-5 < noisy.error_s < 4e-5
     works = calls(begun(100), clocks_ms=(0, 50, 0))
     for i in (10, 60, 80):  # of three in a hundred the end is long after the others
         late = works[1][i]
         works[1][i] = replace(late, span=replace(late.span, end_s=late.span.end_s + 1 * MS))
-    ranks = certain(*works)
+    ranks = compared(*works)
     assert ranks.offsets_s["rank 1"] == pytest.approx(-50 * MS, abs=1e-6)
     assert ranks.error_s < 2e-6
 
 
-def test_waits_by_hand() -> None:
+def test_waits_by_hand():
     starts_ms = begun(5)
     starts_ms[:] = starts_ms[:, :1] + (0.0, 0.3, 1.0)
-    ranks = certain(*calls(starts_ms, jitter_ms=0))
+    ranks = compared(*calls(starts_ms, jitter_ms=0))
     assert ranks.error_s == 1e-6, "no two clocks agree better"
     assert [ranks.of[rank].waiting_s / MS for rank in ranks.of] == pytest.approx([5, 3.5, 0])
     assert [ranks.of[rank].communication_s / MS for rank in ranks.of] == pytest.approx([6, 4.5, 1])
@@ -111,54 +93,52 @@ def test_waits_by_hand() -> None:
     assert ranks.of["rank 2"].late_s / MS == pytest.approx(3.5)  # the others, but for 0.3 ms each
 
 
-def test_a_lead_within_the_error_names_nobody() -> None:
+def test_a_lead_within_the_error_names_nobody():
     starts_ms = begun()
     starts_ms[:] = starts_ms[:, :1] + (0.0, 0.001, 0.021)  # always last, by 20 µs
-    assert certain(*calls(starts_ms, jitter_ms=0.001)).stragglers == ("rank 2",)
-    doubtful = certain(*calls(starts_ms, jitter_ms=0.06))
+    assert compared(*calls(starts_ms, jitter_ms=0.001)).stragglers == ("rank 2",)
+    doubtful = compared(*calls(starts_ms, jitter_ms=0.06))
     assert doubtful.stragglers == ()
     assert [its.came_last for its in doubtful.of.values()] == [0, 0, 0]
 
 
-def test_waits_within_the_error_hide_nobody_who_is_late_by_more() -> None:
+def test_waits_within_the_error_hide_nobody_who_is_late_by_more():
     """However many they are: of what may be the clocks' own error, nobody was waited for."""
     noise_ms = begun(500, ranks=2)
     late_ms = noise_ms.copy()
     late_ms[::16, 1] += 0.2
     for starts_ms, stragglers in ((late_ms, ("rank 1",)), (noise_ms, ())):
-        ranks = certain(*calls(starts_ms, jitter_ms=0.06))
+        ranks = compared(*calls(starts_ms, jitter_ms=0.06))
         within_s = np.concatenate([np.ptp(group.starts_s, axis=1) for group in ranks.matched])
         within_s = within_s[within_s <= ranks.error_s]
         assert within_s.sum() > ranks.of["rank 1"].late_s, "in all they are longer"
         assert ranks.stragglers == stragglers
 
 
-def test_chance_makes_no_straggler() -> None:
+def test_chance_makes_no_straggler():
     slow = {1: 0.4, 2: 0.4}  # each of them comes last in half, a few more or less
     for seed in range(60):
-        assert certain(*calls(begun(ranks=4, late=slow, seed=seed))).stragglers == ()
-        assert certain(*calls(begun(ranks=2, seed=seed))).stragglers == ()
+        assert compared(*calls(begun(ranks=4, late=slow, seed=seed))).stragglers == ()
+        assert compared(*calls(begun(ranks=2, seed=seed))).stragglers == ()
     starts_ms = begun(400, ranks=2)
     starts_ms[:250, 1] += 0.4  # one phase of the program
     starts_ms[250:, 0] += 0.4
-    assert certain(*calls(starts_ms)).stragglers == (), "five of eight are not most"
-    assert certain(*calls(begun(12, ranks=2, late={1: 0.4}))).stragglers == ("rank 1",)
-    few = certain(*calls(begun(9, ranks=2, late={1: 0.4})))
+    assert compared(*calls(starts_ms)).stragglers == (), "five of eight are not most"
+    assert compared(*calls(begun(12, ranks=2, late={1: 0.4}))).stragglers == ("rank 1",)
+    few = compared(*calls(begun(9, ranks=2, late={1: 0.4})))
     assert few.of["rank 1"].came_last == 9
     assert few.stragglers == (), "nine of nine may be chance"
 
 
 @pytest.mark.parametrize("more", [1, 2, 7])
-def test_a_straggler_is_named_however_many_collectives_follow_and_by_turns_nobody_is(
-    more: int,
-) -> None:
-    def followed(starts_ms: np.ndarray) -> Ranks:
+def test_a_straggler_is_named_however_many_collectives_follow_and_by_turns_nobody_is(more):
+    def followed(starts_ms):
         """What ranks begin together, each time after what they came late to."""
         starts_ms = starts_ms + 3 * np.arange(len(starts_ms))[:, None]
         noise_ms = np.random.default_rng(2).uniform(0, 0.01, (more, *starts_ms.shape))
         after_ms = starts_ms.max(axis=1, keepdims=True) + 0.25
         after_ms = [after_ms + 0.25 * i + noise for i, noise in enumerate(noise_ms)]
-        return certain(*calls(np.stack([starts_ms, *after_ms], axis=1).reshape(-1, 3)))
+        return compared(*calls(np.stack([starts_ms, *after_ms], axis=1).reshape(-1, 3)))
 
     late = followed(begun(40, late={1: 2}))
     assert late.stragglers == ("rank 1",)
@@ -174,17 +154,17 @@ def test_a_straggler_is_named_however_many_collectives_follow_and_by_turns_nobod
         assert followed(silent).stragglers == ()
 
 
-def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
+def test_groups_that_disagree_on_a_clock_make_the_error():
     of = "allreduce of group 0, ranks [0, 1]", "allreduce of group 1, ranks [0, 1]"
     first, second = calls(begun(ranks=2), of=of[0])
     others = calls(begun(ranks=2, seed=5), of=of[1], clocks_ms=(0, 1), stream="24")
-    ranks = certain(first + others[0], second + others[1])
+    ranks = compared(first + others[0], second + others[1])
     assert ranks.offsets_s["rank 1"] == pytest.approx(0, abs=1e-6)
     assert ranks.error_s == pytest.approx(1 * MS, rel=0.01)
     assert ranks.of["rank 0"].waiting_s <= ranks.of["rank 0"].communication_s
 
 
-def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
+def test_groups_are_matched_each_for_itself_in_whatever_order():
     rows = "allreduce of group 1, ranks [0, 1]", "allreduce of group 1, ranks [2, 3]"
     columns = "_reduce_scatter_base of group 2, ranks [0, 2]"
     clocks_ms = (0, 7.2e6, -1234.5, 4)  # two hours late, a second early
@@ -192,7 +172,7 @@ def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
     second = calls(begun(ranks=2, seed=2), of=rows[1], clocks_ms=clocks_ms[2:])
     # Beside them, on another stream, so that each rank has its own order.
     both = calls(begun(ranks=2, seed=3), of=columns, clocks_ms=clocks_ms[::2], stream="24")
-    ranks = certain(first[0] + both[0], first[1], second[0] + both[1], second[1])
+    ranks = compared(first[0] + both[0], first[1], second[0] + both[1], second[1])
     matched = {group.ranks: group.starts_s for group in ranks.matched}
     assert len(matched) == 3
     rows_s = begun(ranks=2, seed=1) * MS
@@ -202,28 +182,27 @@ def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
     )
     assert [its.collectives for its in ranks.of.values()] == [40, 20, 40, 20]
     # Without what both have in common, nobody knows how the clocks of the pairs differ.
-    apart = certain(*first, *second)
+    apart = compared(*first, *second)
     assert list(apart.of) == ["rank 0", "rank 1"]
 
 
-def test_each_gpu_of_a_trace_is_a_rank() -> None:
+def test_each_gpu_of_a_trace_is_a_rank():
     first, second = calls(begun(ranks=2, late={1: 0.2}), of="")
     one = trace(*first, *(replace(work, gpu="GPU 1") for work in second))
     ranks = compare_ranks(gpus := gpus_of({"node": View(one)}))
-    assert ranks is not None
     assert ranks.stragglers == ("node GPU 1",)
     _, table = side_by_side(ranks, gpus)
     assert [row[0] for row in table.rows] == ["node GPU 0", "node GPU 1"]
     assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20"]
 
 
-def test_a_thousand_ranks() -> None:
-    ranks = certain(*calls(begun(ranks=1000, late={777: 0.5})))
+def test_a_thousand_ranks():
+    ranks = compared(*calls(begun(ranks=1000, late={777: 0.5})))
     assert ranks.stragglers == ("rank 777",)
     assert len(ranks.offsets_s) == 1000
 
 
-def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
+def test_what_may_not_be_the_same_collectives_is_not_matched():
     works = calls(begun(), clocks_ms=(0, 900, 0))
     one, other = begun(ranks=2, seed=1), begun(ranks=2, seed=2)
     order = [f"{name} of group 0, ranks [0, 1]" for name in ("allreduce", "allgather")] * 10
@@ -251,19 +230,19 @@ def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
     early = second[3].span
     early = replace(early, start_s=early.start_s - 1.5 * MS, end_s=early.end_s - 1 * MS)
     second[3] = replace(second[3], span=early)
-    assert len(certain(first, second).matched[0].starts_s) == 19, "what can't be is left out"
+    assert len(compared(first, second).matched[0].starts_s) == 19, "what can't be is left out"
 
 
-def test_only_what_ends_together_is_matched_by_its_collective_or_its_kernel() -> None:
+def test_only_what_ends_together_is_matched_by_its_collective_or_its_kernel():
     for which, is_matched in (("gather", False), ("all_gather", True)):
         of_group = f"{which} of group 0, ranks [0, 1, 2]"
         assert (compared(*calls(begun(), of=of_group)) is not None) is is_matched
     assert compared(*calls(begun(), of="", name="ncclDevKernel_Broadcast_RING_LL()")) is None
-    ranks = certain(*calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9)))
+    ranks = compared(*calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9)))
     assert (ranks.stragglers, len(ranks.matched[0].starts_s)) == (("rank 2",), 20)
 
 
-def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
+def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is():
     works = calls(begun(late={1: 0.4}), clocks_ms=(0, 500, 0))
     products = [kernel(start, start + 0.1) for start in begun()[:, 0]]  # behind communication
     products.append(kernel(200, 210))
@@ -272,7 +251,6 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     reports = {name: Report(one, name=name) for name, one in traces.items()}
     gpus = gpus_of({name: report.view for name, report in reports.items()})
     ranks = compare_ranks(gpus)
-    assert ranks is not None
     verdict, table = side_by_side(ranks, gpus)
     assert " ".join(table.headers).endswith("communication exposed waiting idle came last")
     assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 2"]

@@ -1,7 +1,5 @@
 """Reports: what is said of a trace, in words and in figures."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -11,10 +9,9 @@ from trace_builder import MS, call, kernel, parsed, trace
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text, comparison
 from autopar.traces.report import Report
-from autopar.traces.trace import Trace
 
 
-def text_of(some: Trace, **options: str) -> str:
+def text_of(some, **options):
     return as_text(Report(some, name="t", **options).sections())
 
 
@@ -24,7 +21,7 @@ BUSY = parsed(
 )
 
 
-def test_figures_and_findings_in_words() -> None:
+def test_figures_and_findings_in_words():
     said = text_of(BUSY)
     assert said.startswith("t\n=\n2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms.\n")
     limit = "6.000 ms: that is its computing alone, with kernels and copies as fast as here."
@@ -40,8 +37,8 @@ def test_figures_and_findings_in_words() -> None:
     assert "It has no launches" in text_of(parsed("kernel 0..4"))
 
 
-def test_a_comparison_says_what_is_not_there_and_nothing_of_what_may_be_missing() -> None:
-    def told(before: Trace, range_name: str | None = None) -> str:
+def test_a_comparison_says_what_is_not_there_and_nothing_of_what_may_be_missing():
+    def told(before, range_name=None):
         reports = (Report(one, name="t", range_name=range_name) for one in (before, BUSY))
         return as_text([comparison(*reports)])
 
@@ -56,8 +53,8 @@ def test_a_comparison_says_what_is_not_there_and_nothing_of_what_may_be_missing(
     assert re.search(r"\nGPU 1 busy +4.000 ms +4.000 ms +[+]0.0 %\n", told(BUSY))
 
 
-def test_a_comparison_of_other_numbers_of_steps_is_of_one() -> None:
-    def steps(count: int, range_name: str | None) -> Report:
+def test_a_comparison_of_other_numbers_of_steps_is_of_one():
+    def steps(count, range_name):
         each = (
             f"range step {4 * i}..{4 * i + 3}; kernel {4 * i}..{4 * i + 2}" for i in range(count)
         )
@@ -69,14 +66,14 @@ def test_a_comparison_of_other_numbers_of_steps_is_of_one() -> None:
         assert said in text
 
 
-def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
+def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most():
     busy, lost = Report(parsed("kernel 0..2 gpu=; copy 2..4 gpu="), name="t").verdict()
     assert busy == "lanes of no GPU busy for 100.0 % of 4.000 ms."
     assert lost.startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
     assert Report(parsed("kernel 0..4 gpu=; copy 2..4 gpu="), name="t").verdict() == [busy]
 
 
-def test_lines_fit_a_terminal_whatever_names_are() -> None:
+def test_lines_fit_a_terminal_whatever_names_are():
     name = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_16x4_nn_align4>" * 3
     ranges = (call(f"{'a long range name ' * 9}{i}", i, i + 1) for i in range(4))
     work = (
@@ -86,7 +83,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
     assert max(len(line) for line in lines if "https" not in line) <= 100
 
 
-def test_a_range_is_counted_and_limits_all_figures() -> None:
+def test_a_range_is_counted_and_limits_all_figures():
     said = text_of(BUSY, range_name="st?p")
     assert "Limited to 'st?p', 2 in all, to the end of the work launched in it." in said
     assert re.search(r"1: step +0\.000 ms +5\.000 ms +80\.0 %", said)
@@ -102,7 +99,7 @@ def test_a_range_is_counted_and_limits_all_figures() -> None:
     assert page.endswith("/first_steps/plot_3_cpu_and_gpu.html")
 
 
-def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
+def test_what_is_in_doubt_has_no_figure_and_says_why():
     doubtful = replace(
         parsed("kernel 0..4; kernel 0..5 gpu=1"),
         warnings=("Two spans were left out.",),
@@ -116,7 +113,7 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
     assert "busy" not in text_of(replace(parsed("kernel 0..4"), doubts={"GPU 0": "It jumps."}))
 
 
-def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
+def test_no_findings_and_no_gpu_work_are_said_in_so_many_words():
     said = text_of(parsed("kernel 0..4 by -0.001"))
     assert "No findings: nothing is certain that keeps it from that." in said
     assert "Findings of 1.0 % of the time or more." in text_of(BUSY)
@@ -131,7 +128,7 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     assert text_of(trace()).startswith("t\n=\n")
 
 
-def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
+def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given():
     of_cpu = Report(parsed("range step 0..5; range inner 1..2"), name="t", range_name="step")
     said = as_text(of_cpu.sections())
     assert "No work of a GPU is in it." in said
@@ -157,9 +154,7 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     assert "of all GPUs" not in said
 
 
-def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(monkeypatch):
     times = (0.02 * i for i in range(20_000))
     many = trace(*(kernel(t, t + 0.015, call("cu", t - 1, t - 0.995)) for t in times))
     sections = list(Report(many, name="t").sections())
@@ -171,7 +166,7 @@ def test_many_spans_make_small_outputs_and_very_many_are_drawn_in_part(
     assert re.search(r"GPU 0 busy for 7[45]\.\d % of 401\.0 ms", said), "figures are of all"
 
 
-def test_a_page_has_bars_and_code_where_a_terminal_has_characters() -> None:
+def test_a_page_has_bars_and_code_where_a_terminal_has_characters():
     reports = Report(BUSY, name="t"), Report(trace(), name="u")
     text = as_page([one for report in reports for one in report.sections()], title="t")
     assert "<code>on_trace_ready</code>" in text

@@ -1,21 +1,19 @@
 """What GPUs did: by hand, and against brute force on random work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import MS, Activity, parsed, trace, work_of
+from trace_builder import MS, parsed, trace, work_of
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.report import Report
 from autopar.traces.utilization import OTHER_LANES, View
 
 
-def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies() -> None:
+def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies():
     for text, resource, bound_ms in (
         ("kernel 0..4; kernel 6..8; copy 3..7", "compute", 6),
         ("kernel 0..1; copy 1..4; copy 1..3 way=from_host", "GPU 0 copies to host", 3),
@@ -27,7 +25,7 @@ def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies() ->
     assert usage.hidden_s("copy") == 0
 
 
-def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> None:
+def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them():
     of = parsed(
         "range step 0..2; range step 10..12; range other 4..5;"
         "kernel 1..4 by 0.5; kernel 5..6 by 4.5; kernel 9..11 by 8; kernel 11.5..12 by 11"
@@ -48,7 +46,7 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
         View(of, "stp")
 
 
-def test_the_window_goes_on_while_the_host_is_recorded() -> None:
+def test_the_window_goes_on_while_the_host_is_recorded():
     host = "call cudaFree -2..-1; operator mm 5..6"
     assert (View(parsed(f"kernel 0..4; {host}")).window / MS).tolist() == [[-2, 6]]
     assert (View(parsed("kernel 0..4")).window / MS).tolist() == [[0, 4]]
@@ -56,7 +54,7 @@ def test_the_window_goes_on_while_the_host_is_recorded() -> None:
     assert View(parsed(host)).usages == View(trace()).usages == []
 
 
-def test_one_gpu_alone() -> None:
+def test_one_gpu_alone():
     several = parsed("; ".join(f"kernel {i}..{i + 1} gpu=rank_{i}_GPU_{i % 2}" for i in range(4)))
     for name, there in (("rank 2 GPU 0", [2]), ("1", [1, 3]), ("rank [01]*", [0, 1])):
         view = View(several, gpu=name)
@@ -68,7 +66,7 @@ def test_one_gpu_alone() -> None:
     assert names == ["GPU 0", "GPU 9", "GPU 10", OTHER_LANES]
 
 
-def test_nothing_is_said_of_what_is_in_doubt() -> None:
+def test_nothing_is_said_of_what_is_in_doubt():
     doubtful = replace(parsed("kernel 0..4; kernel -99..99 gpu=1"), doubts={"GPU 1": "Late."})
     view = View(doubtful)
     assert [usage.name for usage in view.usages] == ["GPU 0"]
@@ -80,7 +78,7 @@ def test_nothing_is_said_of_what_is_in_doubt() -> None:
         View(host, "r")
 
 
-def test_what_a_cut_file_lacks_is_no_idle_time() -> None:
+def test_what_a_cut_file_lacks_is_no_idle_time():
     work = "kernel 0.001..4 by 0; kernel 0.001..3 gpu=1 by 0"
     whole = parsed(f"{work}; call cudaFree 4..20; range step 0..10; range step 11..12")
     cut = replace(whole, is_cut=True)
@@ -103,8 +101,8 @@ _WORK = st.builds(str.format, _COPY | _KERNEL | _SENT, _TIMES, st.integers(0, 1)
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(_WORK, min_size=1, max_size=12))
-def test_figures_against_brute_force(texts: list[str]) -> None:
-    def when(chosen: list[Activity]) -> set[int]:
+def test_figures_against_brute_force(texts):
+    def when(chosen):
         spans = [(round(a.span.start_s / MS), round(a.span.end_s / MS)) for a in chosen]
         return {tick for start, end in spans for tick in range(start, end)}
 
