@@ -205,9 +205,6 @@ def test_a_bar_is_as_long_as_the_share_and_there_is_none_without_a_limit():
     assert [text_of(td) for td in parsed(drawn).findall(".//td")] == ["9.5 %", "9.5 %"]
 
 
-PART = Measurement("part", (0.1, 0.1, 0.1))
-
-
 @pytest.mark.parametrize(
     ("measurements", "options", "error"),
     [
@@ -218,7 +215,7 @@ PART = Measurement("part", (0.1, 0.1, 0.1))
         ([serial], {"highlight": "none"}, "highlight names 'none'"),
         ([serial], {"highlight": 3}, "highlight is 3; expected a label"),
         ([serial], {"baseline": "serial", "parts": ["copy"]}, "parts names 'copy'"),
-        ([serial, PART], {"limit_s": {"oops": 1.0}}, "limit_s names 'oops'.*'serial', 'part'"),
+        ([serial, noisy], {"limit_s": {"oops": 1.0}}, "limit_s names 'oops'.*'serial', 'noisy'"),
         ([serial], {"limit_s": math.nan}, r"limit_s\['serial'\] is nan"),
         ([0.1], {}, r"measurements\[0\] is of type float; expected a Measurement"),
         (serial, {}, r"measurements is <Measurement: serial.*compare\(\[it\]\)"),

@@ -5,14 +5,12 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trace_files
 
-import autopar
 from autopar.__main__ import main
 from autopar.display.format import format_seconds
 from autopar.timeline.chrome_trace import write_trace
@@ -40,7 +38,7 @@ def said(capsys):
     return run
 
 
-def test_reading_and_reporting_do_without_torch(files, tmp_path):
+def test_reading_and_reporting_do_without_torch(files, tmp_path, run_program):
     program = (
         "import runpy, sys\nimport autopar\n"
         "for path in sys.argv[5:]:\n"
@@ -49,16 +47,9 @@ def test_reading_and_reporting_do_without_torch(files, tmp_path):
         "except SystemExit as end:\n    assert not end.code\n"
         "sys.exit(', '.join({'torch', 'matplotlib'} & set(sys.modules)) or 0)"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(autopar.__file__).parents[1])}
-    paths = [str(files[name]) for name in ("kineto.json", "own.json", "nsys.sqlite")]
-    arguments = ["timeline", "--json", str(tmp_path / "out.json"), "--", *paths]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    (path := tmp_path / "program.py").write_text(program)
+    paths = [files[name] for name in ("kineto.json", "own.json", "nsys.sqlite")]
+    done = run_program(path, "timeline", "--json", tmp_path / "out.json", "--", *paths)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nkineto.json\n===========\n" in done.stdout
     gpu = json.loads((tmp_path / "out.json").read_text())["traces"][0]["gpus"]["GPU 0"]

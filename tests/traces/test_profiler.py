@@ -69,8 +69,10 @@ _NAMES = ["größe, 4 µs", 'say "hi"', "back\\slash", "\U0001f600\U00100000", "
 def test_names_come_back_with_the_characters_that_torchs_profiler_garbles(tmp_path):
     seen = timeline_of(lambda: [*map(named, _NAMES)])
     assert [span.name for span in seen.spans] == _NAMES
-    ways = dict.fromkeys([*_NAMES, "two\nlines", "half a pair \ud800"], on_a_lane)
-    assert all(len(it.spans) == 1 for it in timelines_of(ways, save=tmp_path / "t.gz").values())
+    with cpu_lane() as lane:
+        labels = [*_NAMES, "two\nlines", "half a pair \ud800"]
+        ways = dict.fromkeys(labels, lambda: lane.submit(abs, -1))
+        assert all(len(it.spans) == 1 for it in timelines_of(ways, save=tmp_path / "t.gz").values())
     saved = read_evidence(tmp_path / "t.gz").host
     names = {tag.name for tag in saved.present}
     assert {*_NAMES, "two\nlines", "half a pair ?"} <= names
@@ -101,11 +103,6 @@ def test_what_torchs_profiler_writes_wrong_is_refused_in_words():
         timeline_of(quoted)
     named()
     assert len(timeline_of(named).spans) == 1
-
-
-def on_a_lane():
-    with cpu_lane() as lane:
-        return lane.submit(abs, -1)
 
 
 def in_a_thread(fn):
