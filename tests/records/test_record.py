@@ -102,12 +102,13 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
         ({"programs": "nvidia-smi"}, r"programs is 'nvidia-smi'; expected a list"),
         ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
         ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
+        ({"threads": 0}, "threads is 0; expected a whole number of at least 1, as"),
     ],
 )
 def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     given = {"experiment": lambda: Findings([]), "name": "slip", "parameters": {}, "gpus": 0}
     for run in (recorded, observed):
-        if run is recorded or not wrong.keys() & {"programs", "modules", "variables"}:
+        if run is recorded or not wrong.keys() & {"programs", "modules", "variables", "threads"}:
             with pytest.raises((TypeError, ValueError), match=said):
                 run(**(given | wrong))
 
