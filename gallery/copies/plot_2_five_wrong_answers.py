@@ -8,7 +8,7 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Before this:
   :doc:`plot_1_where_a_copys_time_goes`. Next: :doc:`plot_3_copy_both_ways_while_you_compute`.
 
-All five run without an error, and give wrong numbers. But for 4 and 5, the caller waits at once.
+All five run without an error, and give wrong numbers. Callers of 1 to 3 wait for the copy at once.
 """
 
 # %%
