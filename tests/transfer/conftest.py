@@ -13,6 +13,11 @@ from autopar.transfer.copy_stream import CudaCopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
 
+@pytest.fixture(autouse=True)
+def _threads_gone(threads_gone):
+    """No test leaves a thread behind, nor one that is about to end."""
+
+
 @pytest.fixture
 def pipeline():
     with CopyPipeline("cpu", slots=3, slot_bytes=1024, threads=2) as pipeline:

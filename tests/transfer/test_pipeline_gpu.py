@@ -14,7 +14,7 @@ from autopar import CopyPipeline
 from autopar.transfer import parcel
 from autopar.transfer.copy_stream import CudaCopyStream
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 _GPU = torch.device("cuda", 0)
 _N = 2**21 + 128  # numbers of four bytes: too large to travel with others
 _two = pytest.mark.gpu(2)

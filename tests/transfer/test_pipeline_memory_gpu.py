@@ -8,7 +8,7 @@ from lane_forms import equals
 
 from autopar import CopyPipeline, empty_pinned_pool
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 _GPU = torch.device("cuda", 0)
 _N = 2**21 + 128  # numbers of four bytes: too large to travel with others
 _MIB = 2**20

@@ -12,9 +12,6 @@ from autopar.timeline.span import Span
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
 # -- one at a time --------------------------------------------------------------------------------
 
 

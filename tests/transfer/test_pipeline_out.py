@@ -11,9 +11,6 @@ from pipeline_ways import first_elements, numbers
 from autopar.transfer import ring
 from autopar.transfer.pipeline import CopyPipeline
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
 PLACES = {
     "fresh": torch.zeros,
     "with an offset": lambda shape: torch.zeros(2, *shape)[1],

@@ -21,7 +21,7 @@ from autopar.transfer import ring, to_device, to_host
 from autopar.transfer.copy_stream import CopyStream, CudaCopyStream
 from autopar.transfer.load import Load
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 _GPU = torch.device("cuda", 0)
 _POISON = 0xAA
 _DTYPES = [torch.uint8, torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]

@@ -24,9 +24,6 @@ from torch.utils import _pytree as pytree
 
 from autopar.transfer.pipeline import CopyPipeline
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
 # -- bit for bit ----------------------------------------------------------------------------------
 
 

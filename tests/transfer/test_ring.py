@@ -31,8 +31,6 @@ from autopar.transfer.pipeline import CopyPipeline
 from autopar.transfer.ring import move_bytes
 from autopar.transfer.workers import Workers
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
 
 @pytest.fixture
 def streams(monkeypatch):
