@@ -1,10 +1,10 @@
 """What tests of copy pipelines are given: pipelines, also such that fail, and their streams."""
 
 import gc
-import threading
 
 import pytest
 import torch
+from late_streams import ErraticStream
 from pipeline_faults import Bench
 from pipeline_ways import Noting
 
@@ -33,22 +33,33 @@ def together(monkeypatch):
 @pytest.fixture(params=["alone", "together"])
 def company(request, monkeypatch):
     """How small items travel."""
-    monkeypatch.setattr(
-        "autopar.transfer.parcel._SOON_S", {"alone": 0, "together": 1e9}[request.param]
-    )
+    soon_s = {"alone": 0, "together": 1e9}[request.param]
+    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", soon_s)
 
 
 @pytest.fixture
-def streams(monkeypatch):
-    """The streams of pipelines, as they come to use them."""
+def use_streams(monkeypatch):
+    """Call it with a kind of stream for pipelines to use; what it returns lists those in use."""
     made = []
 
-    def stream(device):
-        made.append(Noting(device))
-        return made[-1]
+    def use(kind):
+        def stream(device):
+            made.append(kind(device))
+            return made[-1]
 
-    monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
-    return made
+        monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
+        return made
+
+    yield use
+    for stream in made:
+        if isinstance(stream, ErraticStream):
+            stream.stop()
+
+
+@pytest.fixture
+def streams(use_streams):
+    """The streams of pipelines, as they come to use them."""
+    return use_streams(Noting)
 
 
 @pytest.fixture
@@ -87,15 +98,15 @@ def _memory():
 
 @pytest.fixture
 def bench(request, monkeypatch, in_time):
-    """A bench, whose pipelines must leave no threads and no memory behind."""
+    """A bench, whose pipelines leave no memory behind, and which has new ones that work."""
     if request.node.get_closest_marker("gpu"):
         torch.zeros(1, device="cuda:0").cpu()
-    threads, memory = set(threading.enumerate()), _memory()
+    memory = _memory()
     gc.freeze()  # what was there before need not be searched for garbage
     bench = Bench(monkeypatch, in_time)
     yield bench
+    assert in_time(bench.a_new_one_works)
     monkeypatch.undo()
     gc.collect()
-    assert set(threading.enumerate()) <= threads
     assert bench.alive() == 0
     assert all(now <= before for now, before in zip(_memory(), memory, strict=True))

@@ -40,7 +40,12 @@ def _nested(x, **options):
     return torch.nested.nested_tensor([x, x], **options)
 
 
+def _quantized(x):
+    return torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8)
+
+
 _GONE = (TypeError, "a tensor without memory of its own; expected a dense one")
+_QUANTIZED = (TypeError, "a quantized tensor")
 STRANGE = {  # how to make it, and the error
     "two tensors": (lambda x: TwoTensor(x, x), TypeError, "a TwoTensor, a subclass"),
     "fake": (lambda x: FakeTensorMode().from_tensor(x), TypeError, "a FakeTensor, a subclass"),
@@ -55,14 +60,8 @@ STRANGE = {  # how to make it, and the error
     "csr": (lambda x: x.view(2, 2).to_sparse_csr(), TypeError, "a torch.sparse_csr tensor"),
     "nested": (_nested, TypeError, "a nested tensor"),
     "jagged": (lambda x: _nested(x, layout=torch.jagged), TypeError, "a nested tensor"),
-    "quantized": (
-        *(lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8), TypeError),
-        "a quantized tensor",
-    ),
-    "quantized, a view": (
-        *(lambda x: torch._neg_view(torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8)),),
-        *(TypeError, "a quantized tensor"),
-    ),
+    "quantized": (_quantized, *_QUANTIZED),
+    "quantized, a view": (lambda x: torch._neg_view(_quantized(x)), *_QUANTIZED),
     "mkldnn": (lambda x: x.cpu().to_mkldnn(), TypeError, "a torch._mkldnn tensor"),
     "with grad": (lambda x: x.clone().requires_grad_(), ValueError, r"requires grad.*x.detach\(\)"),
     "an array": (lambda x: x.cpu().numpy(), TypeError, "of type ndarray; expected a tensor"),
@@ -98,8 +97,15 @@ def test_what_has_no_memory_of_its_own_is_refused_by_name(in_time, way, kind, de
         assert [x[0].item() for x in pipeline.to_host([torch.ones(3, device=device)])] == [1]
 
 
+TRANSFORMS = {
+    "vmap": lambda fn: torch.func.vmap(fn)(torch.ones(4, 4)),
+    "grad": lambda fn: torch.func.grad(fn)(torch.ones(4)),
+    "jvp": lambda fn: torch.func.jvp(fn, (torch.ones(4),), (torch.ones(4),)),
+}
+
+
 @pytest.mark.filterwarnings(_IGNORED)
-@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("verb", ["to_host", "prefetch", "to_host_async"])
 def test_inside_of_transforms_what_is_wrapped_is_refused(verb, transform):
     def copied(x):
@@ -109,12 +115,7 @@ def test_inside_of_transforms_what_is_wrapped_is_refused(verb, transform):
 
     with CopyPipeline("cpu", slot_bytes=1 << 20) as pipeline:
         with pytest.raises((RuntimeError, TypeError), match="without memory|doesn't have storage"):
-            if transform == "jvp":
-                torch.func.jvp(copied, (torch.ones(4),), (torch.ones(4),))
-            else:
-                getattr(torch.func, transform)(copied)(
-                    torch.ones(4, 4) if transform == "vmap" else torch.ones(4)
-                )
+            TRANSFORMS[transform](copied)
         assert next(pipeline.to_host([torch.ones(3)])).tolist() == [1, 1, 1]
 
 

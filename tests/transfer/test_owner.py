@@ -12,11 +12,6 @@ from torch.utils.data import DataLoader
 from autopar.transfer.source import next_owned
 
 
-def owned(source):
-    _item, alone = next_owned(source)
-    return alone
-
-
 def popped(held):
     """A tensor that only a list knew, handed out without a name for it."""
     yield held.pop()
@@ -48,8 +43,8 @@ GIVEN_AWAY = {
 
 @pytest.mark.parametrize("how", GIVEN_AWAY)
 def test_what_was_given_away_is_owned(how):
-    source = GIVEN_AWAY[how]()
-    assert owned(source)
+    _item, alone = next_owned(GIVEN_AWAY[how]())
+    assert alone
 
 
 KEPT = []
@@ -125,8 +120,8 @@ SHARED = {
 
 @pytest.mark.parametrize("how", SHARED)
 def test_what_anything_else_leads_to_is_not_owned(how):
-    source = SHARED[how]()
-    assert not owned(source)
+    _item, alone = next_owned(SHARED[how]())
+    assert not alone
 
 
 def test_the_tensor_itself_is_handed_over_and_not_kept():

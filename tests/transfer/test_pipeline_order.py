@@ -8,7 +8,6 @@ import pytest
 import torch
 from pipeline_ways import ahead, first_elements, numbers
 
-from autopar.timeline.span import Span
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
@@ -21,11 +20,8 @@ def test_a_handle_outlives_its_pipeline_and_tells_when_it_ran():
     for i, handle in enumerate(handles):
         assert handle.result()[-1] == i
         span = handle.span
-        assert isinstance(span, Span)
-        assert span.kind == "copy"
-        assert span.name == handle.name
+        assert (span.name, span.kind) == (handle.name, "copy")
         assert "to host" in span.lane
-        assert span.start_s <= span.end_s
         assert handle.alignment_error_s == 0
         assert handle.device == torch.device("cpu")
     assert handles[0].span.start_s <= handles[1].span.start_s <= handles[2].span.start_s

@@ -19,27 +19,23 @@ def test_a_tensor_of_a_batch_that_cannot_be_copied_is_named(pipeline, before):
     assert first_elements(pipeline.prefetch(numbers(3))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("argument", ["slots", "slot_bytes", "threads"])
-def test_counts_that_are_none_are_refused(argument):
-    for value in (0, 2.0, "3", True):
-        said = f"{argument} is {value!r}; expected a whole number of at least 1"
-        with pytest.raises(ValueError, match=said):
-            CopyPipeline("cpu", **{argument: value})
+CANNOT_BE = [
+    ("device", "meta", "device is 'meta'"),
+    ("device", 99, "device is cuda:99"),
+    ("device", "nonsense", "device is 'nonsense'"),
+    ("slots", 10**9, "slots is 1000000000; expected .* at most 1,024 in a ring"),
+]
+CANNOT_BE += [
+    (argument, value, f"{argument} is {value!r}; expected a whole number of at least 1")
+    for argument in ("slots", "slot_bytes", "threads")
+    for value in (0, 2.0, "3", True)
+]
 
 
-def test_more_slots_than_any_memory_has_are_refused():
-    with pytest.raises(
-        ValueError, match="slots is 1000000000; expected .* at most 1,024 in a ring"
-    ):
-        CopyPipeline("cpu", slots=10**9)
-
-
-@pytest.mark.parametrize(
-    ("device", "match"), [("meta", "'meta'"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
-)
-def test_the_device_has_to_be_there(device, match):
-    with pytest.raises(ValueError, match=f"device is {match}"):
-        CopyPipeline(device)
+@pytest.mark.parametrize(("argument", "value", "message"), CANNOT_BE)
+def test_a_pipeline_that_cannot_be_is_refused(argument, value, message):
+    with pytest.raises(ValueError, match=message):
+        CopyPipeline(**{"device": "cpu", argument: value})
 
 
 SLIPS = [

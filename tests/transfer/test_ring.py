@@ -33,26 +33,13 @@ from autopar.transfer.workers import Workers
 
 
 @pytest.fixture
-def streams(monkeypatch):
-    """Call it with a kind of stream for pipelines to use; what it returns lists those in use."""
-    made = []
-
-    def use(kind):
-        def stream(device):
-            made.append(kind(device))
-            return made[-1]
-
-        monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
-        return made
-
+def streams(use_streams, monkeypatch):
+    """As `use_streams`, where new memory is poisoned, and no other marks are known."""
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poisoning(getattr(torch, name)))
     monkeypatch.setattr(LateStream, "pinned_memory", set())
     monkeypatch.setattr(torch.cuda, "Event", Mark)
-    yield use
-    for stream in made:
-        if isinstance(stream, ErraticStream):
-            stream.stop()
+    return use_streams
 
 
 # -- any work, on any stream ----------------------------------------------------------------------
