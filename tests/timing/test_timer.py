@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import gc
+import itertools
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,25 +15,17 @@ from autopar import Benchmark, Timer, cpu, cpu_lane, measure, measure_in_turn
 from autopar.timing import timer
 
 
-class FakeTime:
-    """A clock that ticks at each reading, so that a sample is how often it was read."""
-
-    def __init__(self, log):
-        self.log = log
-        self.now_s = 0.0
-
-    def perf_counter(self):
-        self.log.append("clock")
-        self.now_s += 1.0
-        return self.now_s
-
-
 @pytest.fixture
 def log(monkeypatch):
     """What happened in which order: clock readings, and waits with what they waited for."""
-    log = []
+    log, ticks = [], itertools.count(1.0)
+
+    def tick():  # so that a sample is how often the clock was read
+        log.append("clock")
+        return next(ticks)
+
     named = {
-        "time": FakeTime(log),
+        "time": SimpleNamespace(perf_counter=tick),
         "synchronize": lambda *devices: log.append(devices or "all"),
         "processor_names": lambda devices: "all" if devices is None else (*devices,),
         "present": torch.device,

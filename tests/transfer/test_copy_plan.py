@@ -1,10 +1,10 @@
 """Plans of copies against every order of events that they allow; a wrong rule is caught."""
 
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, combinations, pairwise, product
 from typing import NamedTuple
 
+import networkx as nx
 import pytest
 from hypothesis import strategies as st
 from random_cases import hold_for_all
@@ -108,21 +108,12 @@ class Work(NamedTuple):
         return pairs
 
 
-def history(plan: list[Step]) -> dict[End, set[End]] | None:
-    """All that has ended when a step begins, whatever the times; None if some never begins."""
-    directly = {step.end: set(step.waits) for step in plan}
-    lanes: dict[str, End] = {}
-    for step in plan:
-        directly[step.end] |= {lanes[step.lane]} if step.lane in lanes else set()
-        lanes[step.lane] = step.end
-    ended: dict[End, set[End]] = {}
-    try:
-        for end in TopologicalSorter(directly).static_order():
-            near = directly.get(end, set())
-            ended[end] = near.union(*(ended[earlier] for earlier in near))
-    except CycleError:
-        return None
-    return ended
+def orders(plan: list[Step]) -> nx.DiGraph:
+    """What ends before what begins, whatever the times."""
+    before = nx.DiGraph((end, step.end) for step in plan for end in step.waits)
+    for lane in {step.lane for step in plan}:
+        nx.add_path(before, [step.end for step in plan if step.lane == lane])
+    return before
 
 
 def meet(a: Step, b: Step) -> bool:
@@ -133,9 +124,10 @@ def meet(a: Step, b: Step) -> bool:
 
 def faults(work: Work, plan: list[Step]) -> list[str]:
     """Accesses that nothing orders or that are ordered wrongly, and waits that nothing asks for."""
-    ended, needed = history(plan), work.needed
-    if ended is None:
+    before, needed = orders(plan), work.needed
+    if not nx.is_directed_acyclic_graph(before):
         return ["deadlock: steps wait for each other in a circle"]
+    ended = {end: nx.ancestors(before, end) for end in before}
     steps = {step.end: step for step in plan}
     found = [
         f"race: {a}, {b}"

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 from interruptions import interrupted_at
-from pipeline_ways import comes_true, on_devices, values_of
+from pipeline_ways import VERBS, call, comes_true, on_devices, values_of
 
 from autopar import CopyPipeline
 
@@ -56,13 +56,12 @@ def test_what_to_host_async_clones_is_bounded(spin):
     assert "`slots` + 2" in CopyPipeline.to_host_async.__doc__
 
 
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("sizes", [[4] * 500, [1] + [4] * 500, [4] * 300 + [1] * 300])
 def test_an_iterator_stands_where_its_reading_has_ended(pipeline, verb, sizes):
     kept = iter([torch.full((size,), float(i)) for i, size in enumerate(sizes)])
     next(kept)  # half used is given as well
-    results = getattr(pipeline, verb)(*[torch.clone] * (verb == "map"), kept)
-    assert [x[0].item() for x in results] == list(range(1, len(sizes)))
+    assert [x[0].item() for x in call(pipeline, verb, kept)] == list(range(1, len(sizes)))
     assert list(kept) == []
 
 

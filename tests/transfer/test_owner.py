@@ -76,10 +76,6 @@ def named():
     fresh.zero_()
 
 
-def saved_for_backward(fresh):
-    return torch.ones(3, requires_grad=True) * fresh
-
-
 def gradients():
     weight = kept(torch.ones(3, requires_grad=True))
     (weight * 2).sum().backward()
@@ -106,7 +102,7 @@ SHARED = {
         torch.frombuffer(kept(bytearray(8)), dtype=torch.int64) for _ in range(2)
     ),
     "by dlpack": lambda: (torch.from_dlpack(kept(np.ones(3))) for _ in range(2)),
-    "saved for backward": lambda: popped_with(saved_for_backward),
+    "saved for backward": lambda: popped_with(lambda x: torch.ones(3, requires_grad=True) * x),
     "a gradient": gradients,
     "a parameter's data": lambda: (p.data for p in kept(torch.nn.Linear(2, 2)).parameters()),
     "unbound": lambda: iter(torch.ones(2, 3)),

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from pipeline_ways import ahead, first_elements, numbers
+from pipeline_ways import VERBS, ahead, call, first_elements, numbers
 
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.pipeline import CopyPipeline
@@ -51,7 +51,7 @@ def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
 # -- order, and how far ahead ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @pytest.mark.parametrize("size", [4, 100])
 @pytest.mark.usefixtures("company")
@@ -65,8 +65,7 @@ def test_only_so_many_items_are_asked_for_ahead(verb, slots, size):
             yield torch.full((size,), asked, dtype=torch.int32)
 
     with CopyPipeline("cpu", slots=slots, slot_bytes=128) as pipeline:
-        args = (torch.clone, source()) if verb == "map" else (source(),)
-        results = getattr(pipeline, verb)(*args)
+        results = call(pipeline, verb, source())
         assert asked == 0
         most = ahead(slots)
         if verb == "map":  # one lot on the device, one on the way to the host

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 from lane_forms import WAIT_S
-from pipeline_ways import first_elements, numbers
+from pipeline_ways import call, first_elements, numbers
 
 from autopar.transfer import ring
 from autopar.transfer.pipeline import CopyPipeline
@@ -26,8 +26,7 @@ def test_results_go_where_they_are_told_to(pipeline, verb, place, shape):
     for kind in (list, tuple, iter):
         items = [torch.rand(shape[::-1]).T for _ in range(12)]
         out = [PLACES[place](shape) for _ in items]
-        args = (torch.clone, items) if verb == "map" else (items,)
-        results = list(getattr(pipeline, verb)(*args, out=kind(out)))
+        results = list(call(pipeline, verb, items, out=kind(out)))
         assert all(result is given for result, given in zip(results, out, strict=True))
         assert all(map(torch.equal, out, items))
 

@@ -119,34 +119,26 @@ def test_every_copy_comes_after_what_the_caller_has_queued(streams, order, slots
     assert waits.index(True) < made[0].log.index("copy")
 
 
-class ComputedLate(LateStream):
-    """A stream beside one of the caller's that is late, too."""
-
-    def computed(self, number):
-        """A tensor of the number that nobody else knows, filled once somebody waits for it."""
-        result = torch.empty(_LARGE, dtype=torch.uint8)
-        memory = StorageWeakRef(result.untyped_storage())  # nobody is to see that it is known
-        at = result.data_ptr()
-
-        def compute():
-            if not memory.expired():  # it may have been cloned already
-                ctypes.memset(at, number, _LARGE)
-
-        self.compute(compute)
-        return result
-
-
 _LARGE = 1 << 19
 
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_what_nobody_else_knows_is_copied_without_a_clone_once_it_is_computed(streams, pinned):
-    made = streams(ComputedLate)
+    made = streams(LateStream)
+
+    def computed(number):
+        """A tensor of the number that nobody else knows, filled once somebody waits for it."""
+        result = torch.empty(_LARGE, dtype=torch.uint8)
+        memory = StorageWeakRef(result.untyped_storage())  # nobody is to see that it is known
+        at = result.data_ptr()  # it may have been cloned already, and be gone
+        made[0].compute(lambda: memory.expired() or ctypes.memset(at, number, _LARGE))
+        return result
+
     out = [torch.empty(_LARGE, dtype=torch.uint8) for _ in range(8)]
     if pinned:
         LateStream.pinned_memory.update(each.untyped_storage().data_ptr() for each in out)
     with CopyPipeline("cpu", slot_bytes=1 << 18) as pipeline:
-        results = pipeline.to_host((made[0].computed(i) for i in range(8)), out)
+        results = pipeline.to_host((computed(i) for i in range(8)), out)
         assert [values_of(x) for x in results] == [{i} for i in range(8)]
 
 
