@@ -188,20 +188,12 @@ def test_the_thread_of_a_lane_that_is_never_left_ends_with_the_lane():
 # -- ends that nobody has planned -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "many",
-        "exit",
-        "fork",
-        "run",
-        "operators",
-        *(
-            pytest.param(each, marks=pytest.mark.stress)
-            for each in ("idle", "blocked", "exception", "thread", "queue")
-        ),
-    ],
-)
+_OFTEN = ["many", "exit", "fork", "run", "operators"]
+_SELDOM = ["idle", "blocked", "exception", "thread", "queue"]
+_ENDS = [*_OFTEN, *(pytest.param(each, marks=pytest.mark.stress) for each in _SELDOM)]
+
+
+@pytest.mark.parametrize("how", _ENDS)
 def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
     done = run_program("lane_left_open.py", how)
     assert done.returncode == (3 if how == "exit" else 0), done.stderr

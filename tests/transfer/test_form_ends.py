@@ -50,9 +50,8 @@ def test_what_to_host_async_clones_is_bounded(spin):
             spin(2)
             pipeline.to_host_async(x)
         torch.cuda.synchronize()
-    assert (
-        torch.cuda.max_memory_allocated() - before <= 6 * size
-    )  # one is being made, and one let go
+    most = 6 * size  # one is being made, and one let go
+    assert torch.cuda.max_memory_allocated() - before <= most
     assert "`slots` + 2" in CopyPipeline.to_host_async.__doc__
 
 
@@ -108,12 +107,8 @@ def test_ctrl_c_anywhere_from_the_opening_to_the_end_leaves_nothing_that_waits(
     gc.collect()  # what an interrupted one has left, with its slots
 
 
-_MOST_USUAL = (  # each process takes a second to begin, on a GPU several
-    "held_by_a_generator",
-    "failed",
-    "in_a_thread_that_goes_on",
-    "never_left",
-)
+# Each process takes a second to begin, on a GPU several.
+_MOST_USUAL = ("held_by_a_generator", "failed", "in_a_thread_that_goes_on", "never_left")
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -123,10 +118,8 @@ def test_a_process_that_holds_a_pipeline_ends(run_program, device, ways):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == (len(ways) or 7)
-    statuses = {name: status for name, (status, _) in found.items()}
-    wanted = {name: int(name == "failed") for name in found}
-    assert statuses == wanted, json.dumps(found, indent=1)
-    for name, (_, said) in found.items():
+    for name, (status, said) in found.items():
+        assert status == (name == "failed"), f"{name}: {said}"
         assert "Fatal" not in said, said
         assert "Exception ignored" not in said, said
         assert ("ValueError: on purpose" in said) == ("failed" in name), said
