@@ -133,16 +133,6 @@ def test_waits_that_could_never_end_are_refused(in_time, gate):
     in_time(run)
 
 
-def test_ctrl_c_while_a_task_is_launched_comes_out_of_submit_once():
-    def interrupted():
-        raise KeyboardInterrupt
-
-    with cuda_lane(0) as lane:
-        with pytest.raises(KeyboardInterrupt):
-            lane.submit(interrupted)
-        assert lane.submit(abs, -1).result() == 1
-
-
 @pytest.mark.parametrize(
     ("device", "match"),
     [(2, "cuda:2, which is not"), ("cpu", "take cpu_lane"), ("meta", "meta")],

@@ -147,17 +147,6 @@ def test_results_of_inference_mode_outlive_it_whatever_travels_together(pipeline
     assert not any(result.is_inference() for result in ahead + outside)
 
 
-@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
-def test_items_do_not_have_the_mode_in_which_they_were_taken_ahead(pipeline, verb):
-    received = getattr(pipeline, verb)(torch.ones(5) for _ in range(8))
-    with torch.inference_mode():
-        next(received)
-    weight = torch.ones(5, requires_grad=True)
-    for item in received:
-        (item * weight).sum().backward()
-    assert weight.grad is not None
-
-
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_strides_do_not_depend_on_what_travels_along(pipeline, count):
     item = torch.ones(1, 1, 4, 4).to(memory_format=torch.channels_last)
