@@ -132,7 +132,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Many small tiles take no longer than their launch: :doc:`plot_5_how_fine_may_tasks_be`.
+# A task of a small tile takes no longer than its launch: :doc:`plot_5_how_fine_may_tasks_be`.
 #
 # On this machine
 # ---------------
