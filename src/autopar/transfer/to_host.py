@@ -67,7 +67,7 @@ class ToHostParcels(Parcels):
 
     @override
     def _gather(self, group: list[torch.Tensor], until_s: float) -> bool:
-        """The next of a list are taken at once if all have one size: that costs a tenth."""
+        """The next of a list are taken at once if all have one size, else one by one."""
         ahead = copy.copy(self._source) if self._given else iter(())  # others may take from it, too
         some = list(itertools.islice(ahead, 1))
         size_bytes = _one_size(some)
