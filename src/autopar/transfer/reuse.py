@@ -33,14 +33,14 @@ class ReusedMemory:
         if again is not None or tensor.nbytes < _LEAST_BYTES:
             return torch.empty_like(tensor, device="cpu") if again is None else again
         block = torch.empty(tensor.nbytes, dtype=torch.uint8, device="cpu")
-        if len(block) >= _HUGE_BYTES:
+        if block.nbytes >= _HUGE_BYTES:
             _ask_for_huge_pages(block)
         self._given = (*self._given, block)[-self._most :]
         return like(tensor, block).data  # no view, as what is fresh is none
 
     def _unused_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
         for block in self._given:
-            if len(block) == tensor.nbytes and _is_whole(block) and is_only_memory(block):
+            if block.nbytes == tensor.nbytes and _is_whole(block) and is_only_memory(block):
                 again = like(tensor, block).data
                 if is_only_memory(block, others=1):  # else garbage was collected in between
                     return again
@@ -52,9 +52,9 @@ class ReusedMemory:
         for block in filter(_is_whole, reversed(self._given)):
             if not is_only_memory(block):
                 kept += [block] * in_use
-            elif room_bytes >= len(block):
+            elif room_bytes >= block.nbytes:
                 kept.append(block)
-                room_bytes -= len(block)
+                room_bytes -= block.nbytes
         self._given = tuple(reversed(kept))
 
 
@@ -62,7 +62,7 @@ def _ask_for_huge_pages(block: torch.Tensor) -> None:
     """Let Linux give memory in large pages, if it has them: each costs a fault, as a small one."""
     if advise := _madvise():
         start = -(-block.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        advise(start, block.data_ptr() + len(block) - start, mmap.MADV_HUGEPAGE)
+        advise(start, block.data_ptr() + block.nbytes - start, mmap.MADV_HUGEPAGE)
 
 
 @functools.cache
@@ -76,4 +76,4 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 def _is_whole(block: torch.Tensor) -> bool:
     """Whether it is as it was: of its size, and not fixed for arrays or for other processes."""
     storage = block.untyped_storage()
-    return storage.nbytes() == len(block) and storage.resizable()
+    return storage.nbytes() == block.nbytes and storage.resizable()
