@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,10 +22,10 @@ from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
 from autopar.graph.node import Node, wait_for_gpus
 from autopar.graph.plan import Plan, Step, taken
-from autopar.lanes.handle import Awaited, Handle, awaited, wait_for_event
+from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes, thread_modes
-from autopar.lanes.outcome import Outcome, note
+from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
@@ -72,7 +72,7 @@ class Execution:
         self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
-        self._awaited: dict[int, Outcome[None]] = {}  # only where somebody had to wait
+        self._awaited: dict[int, Handle[None]] = {}  # nodes that somebody had to wait for
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
@@ -100,37 +100,39 @@ class Execution:
         for worker in self.workers.values():
             worker.wait()
 
-    def worker_of(self, number: int) -> Handle[None] | None:
+    def _worker_of(self, number: int) -> Handle[None] | None:
         """What the thread does that has to come to a node, if it has begun."""
-        for host, share in self.steps.items():
-            if any(step.job == number for step in share):
-                return self.workers.get(host)
-        return None
+        shares = self.steps.items()
+        hosts = [host for host, share in shares if any(step.job == number for step in share)]
+        return self.workers.get(hosts[0])
 
-    def is_over(self, number: int) -> bool:
+    def _is_over(self, number: int) -> bool:
         """Whether a node is run or queued, or never will be, whatever Ctrl-C has cut off.
 
         Nothing is begun after an error, so of the rest only what its thread is at may yet come.
         """
         if self.issued[number] or self.left:
             return True
-        if not self.errors:
-            return False
-        worker = self.worker_of(number)
-        return worker is None or worker.done()
+        worker = self._worker_of(number)
+        return bool(self.errors) and (worker is None or worker.done())
 
-    def wait_until_over(self, number: int, look: Callable[[], object] = lambda: None) -> None:
-        """Wait until a node is run or queued, or never will be; `look` from time to time."""
-        over = self._awaited.setdefault(number, Outcome())
+    def awaited(self, number: int) -> Handle[None]:
+        """What is settled once a node is run or queued, or never will be; to wait for that."""
 
-        def look_again() -> None:
-            if self.is_over(number):
-                over.set_result(None)
+        def waits_for() -> Any:
+            worker = None if self._is_over(number) else self._worker_of(number)
+            return None if worker is None else worker._waits_for()
+
+        def urge() -> None:
+            if self._is_over(number):
+                handle._issued.set_result(None)
             for worker in self.workers.values():
                 worker._urge()  # which a fork of this process refuses: it has no such threads
-            look()
 
-        over.wait(look_again)
+        node = self.plan.nodes[number]
+        form = node.name, node.resource, node.device, node.kind
+        handle = Handle[None](*form, waits_for=waits_for, urge=urge)
+        return self._awaited.setdefault(number, handle)
 
     def _work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
@@ -287,34 +289,15 @@ class Execution:
     def _wait_for(self, number: int) -> None:
         """Wait in a thread of the run until a node is over, for all to see who look for circles."""
         if not self.issued[number]:
-            awaited[threading.get_ident()] = AwaitedNode(self, number)
-            self.wait_until_over(number)
+            handle = awaited[threading.get_ident()] = self.awaited(number)
+            handle._issued.wait(handle._urge)
             del awaited[threading.get_ident()]
 
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
         self.issued[number] = True  # before the look at who waits, as they look after they wait
-        if over := self._awaited.pop(number, None):
-            over.set_result(None)
-
-
-class AwaitedNode(NamedTuple):
-    """A node that a thread waits for, so that no circle of threads waits."""
-
-    execution: Execution
-    number: int
-
-    def _is_issued(self) -> bool:
-        """Whether nobody has to wait for it any more."""
-        return self.execution.is_over(self.number)
-
-    def _waits_for(self) -> int | Awaited | None:
-        """The thread that has to come to it, or what that waits for."""
-        worker = self.execution.worker_of(self.number)
-        return None if worker is None else worker._waits_for()
-
-    def __str__(self) -> str:
-        return f"task {self.execution.plan.nodes[self.number].name!r} of a graph"
+        if (over := self._awaited.pop(number, None)) is not None:
+            over._issued.set_result(None)
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

@@ -11,12 +11,12 @@ import torch
 
 from autopar.effects.memory import Closed, held_by, is_size
 from autopar.effects.task import Task
-from autopar.graph.execution import AwaitedNode, Execution, Moment
+from autopar.graph.execution import Execution, Moment
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
-from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
+from autopar.lanes.handle import use_on_current_streams, wait_for_event
 from autopar.lanes.outcome import note
 from autopar.refusal import NoValue, what
 from autopar.timeline.span import Span, Timeline
@@ -69,8 +69,7 @@ class Run(Closed):
             )
             raise RuntimeError(msg)
         if not execution.issued[number]:
-            node = AwaitedNode(execution, number)
-            wait_for(node, lambda look: execution.wait_until_over(number, look))
+            execution.awaited(number)._wait_until_issued()
         end = execution.ends[number]
         if end is None:
             error, failed = execution.errors[0]
