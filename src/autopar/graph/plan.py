@@ -16,16 +16,7 @@ from autopar.effects.memory import Closed
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.graph.program import Program
-from autopar.graph.schedule import (
-    Entry,
-    Job,
-    Resource,
-    Schedule,
-    faults,
-    limit_s,
-    longest_chain_s,
-    schedule,
-)
+from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
@@ -240,7 +231,8 @@ def planned(
         Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
         for number, node in enumerate(nodes)
     ]
-    is_chain = longest_chain_s(jobs) > _CHAIN * sum(job.cost_s for job in jobs)
+    one_each = dict.fromkeys({job.resource for job in jobs}, Resource(len(jobs), len(jobs)))
+    is_chain = limit_s(jobs, one_each) > _CHAIN * sum(job.cost_s for job in jobs)
     cpu_lanes, streams = of_chain if is_chain else lanes
     resources = {}
     for node in nodes:

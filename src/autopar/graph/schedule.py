@@ -148,13 +148,8 @@ def limit_s(jobs: _Jobs, resources: _Resources) -> float:
     work_s = dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s / min(resources[job.resource])
-    return max([longest_chain_s(jobs), *work_s.values()])
-
-
-def longest_chain_s(jobs: _Jobs) -> float:
-    """Seconds that jobs take which must come one after another, at most."""
-    costs_s = [job.cost_s for job in jobs]
-    return max(_upward_ranks(jobs, _topological(jobs), costs_s), default=0.0)
+    ranks = _upward_ranks(jobs, _topological(jobs), [job.cost_s for job in jobs])
+    return max([0.0, *ranks, *work_s.values()])
 
 
 def _topological(jobs: _Jobs) -> list[int]:
