@@ -52,12 +52,6 @@ class GraphLanes:
         self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
         self._kept: contextlib.ExitStack | None = None
 
-    def asked(self, lanes: LaneCounts | None, *, are_short: bool) -> tuple[LaneCounts, LaneCounts]:
-        """How many lanes a plan is to have if that is not told, and how many if it is a chain."""
-        if known := lanes or self.best:
-            return known, known
-        return self.few if are_short else self.many, self.few
-
     def __enter__(self) -> Self:
         if self._kept is not None:
             msg = "the graph's lanes are open already; expected one `with graph:` at a time."

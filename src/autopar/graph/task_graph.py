@@ -342,6 +342,7 @@ class TaskGraph(Closed):
 
     def _plan(self, lanes: LaneCounts | None = None) -> Plan:
         """The plan with some numbers of lanes, or with those that are thought the fastest."""
-        are_short = not self._program.hazards.may_track
-        lanes, of_chain = self._lanes.asked(lanes, are_short=are_short)
-        return planned(self, self._program, lanes, of_chain, self._measured_s.get(lanes, {}))
+        few, known = self._lanes.few, lanes or self._lanes.best
+        beside = self._lanes.many if self._program.hazards.may_track else few  # else all is short
+        most = known or beside
+        return planned(self, self._program, most, known or few, self._measured_s.get(most, {}))
