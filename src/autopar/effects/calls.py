@@ -83,7 +83,9 @@ def is_plain(leaf: Any) -> bool:
     return own is _TENSOR_FUNCTION and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
-def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) -> Declared | None:
+def declared(
+    task: str, fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]
+) -> Declared | None:
     """What a plain call of an operator writes, as the operator says; nothing is known of others.
 
     Nor is anything of arguments by other names than declarations have, as `relu_(input=x)`.
@@ -91,7 +93,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     Raises:
         ValueError: It gives a tensor other memory, where tasks would not look for it.
 
-    >>> declared(torch.add, (torch.ones(2), 1), {})
+    >>> declared("sum", torch.add, (torch.ones(2), 1), {})
     Declared(writes=[], random=False, fresh=True, complete=True, beyond=False)
     """
     name, (operator_name, schemas) = name_of(fn), operators.schemas_of(fn)
@@ -104,8 +106,8 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
         or (is_method and "resize" in name)
     ):
         msg = (
-            "is to give a tensor other memory, where others would not look for it; expected "
-            "tensors that stay where they are. Use copy_, or do it before"
+            f"task {task!r} is to give a tensor other memory, where others would not look for it; "
+            f"expected tensors that stay where they are. Use copy_, or do it before."
         )
         raise ValueError(msg)
     told = [operators.declares(schema) for schema in schemas]

@@ -1,13 +1,15 @@
-"""Memory: tensors, arrays and storages, and where their bytes lie."""
+"""Memory: tensors, arrays and storages, where they are held, and where their bytes lie."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +21,11 @@ from autopar.torch_private import is_traceable_wrapper_subclass, pytree
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
+# What nothing is hidden in, so that most leaves cost no more than a look at their type.
+_OPEN = {*_PLAIN, range, type, types.FunctionType}
+_ONCE = (types.GeneratorType, map, filter, zip)  # made as they are iterated over
+_PARTS = 1_000  # of an object: more would take longer than to copy what is beside it
+_DICTS = (dict, OrderedDict, defaultdict)
 
 
 class Closed:
@@ -64,6 +71,46 @@ def memory_in(*values: object) -> Iterator[Any]:
             yield value
 
 
+def require_none_hidden(
+    values: object, leaves: Iterable[object], kind: type | tuple[type, ...], name: str, what: str
+) -> None:
+    """Refuse containers that hold something of a kind where nobody looks for it, and generators.
+
+    `leaves` are those that are not of that kind; `name` says where they are from, `what` what is
+    looked for.
+    """
+    for leaf in itertools.chain(leaves, _keys_in(values)):
+        if type(leaf) in _OPEN:
+            continue
+        if type(leaf) in _ONCE:
+            msg = (
+                f"{name} holds a {type(leaf).__name__}; expected containers whose {what} are there "
+                f"already. Pass list(x) of it."
+            )
+            raise TypeError(msg)
+        if any(issubclass(type(part), kind) for part in itertools.islice(held_by(leaf), _PARTS)):
+            msg = (
+                f"{name} holds a {type(leaf).__name__} with {what} in it; expected {what} in "
+                f"lists, tuples and values of dicts, as others are not looked into. Pass them so, "
+                f"or register the class: torch.utils._pytree.register_pytree_node."
+            )
+            raise TypeError(msg)
+
+
+def _keys_in(values: Any) -> Iterator[object]:
+    """Keys of the dicts among nested containers, each time as something that holds them."""
+    if type(values) in _DICTS:
+        if not {*map(type, values)} <= _OPEN:
+            yield {*values}
+        values = values.values()
+    elif issubclass(type(values), (list, tuple, deque)):
+        values = gc.get_referents(values)  # as a class may iterate in a way of its own
+    else:
+        return
+    for value in values:
+        yield from _keys_in(value)
+
+
 def is_size(value: object) -> bool:
     """Whether something is a shape, which torch makes anew as a mere tuple once it has traced."""
     return type(value) is torch.Size
@@ -74,20 +121,19 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
+def ranges_of(values: Any, *, whole: bool = False) -> Iterator[ByteRange]:
     """Where tensors, storages and arrays in nested containers lie; a range of bytes is its own.
 
     What has no address, as an empty tensor, counts as a memory of its own. With `whole` a tensor
     stands for all memory that it is a part of.
     """
-    if isinstance(values, ByteRange):
-        yield values
-        return
-    if isinstance(values, torch.Generator):
-        yield random_numbers(values)
-        return
-    for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
-        if isinstance(leaf, torch.Tensor):
+    one = isinstance(values, (*MEMORY, ByteRange))  # pytree would take a range apart
+    for leaf in [values] if one else pytree.tree_leaves(values):
+        if isinstance(leaf, ByteRange):
+            yield leaf
+        elif isinstance(leaf, torch.Generator):
+            yield random_numbers(leaf)
+        elif isinstance(leaf, torch.Tensor):
             lies = _range_of(leaf)
             whole_of = whole and lies.stop < math.inf  # else it has no address
             yield from ranges_of(leaf.untyped_storage()) if whole_of else (lies,)

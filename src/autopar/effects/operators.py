@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.torch_private import (
-    OPERATOR_HOMES,
-    OpOverload,
-    OpOverloadPacket,
-    has_kernel,
-    has_kernel_for,
-    schemas_for,
-)
+from autopar import torch_private as private
 
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
@@ -26,7 +19,7 @@ _TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
-_HOMES = (torch, torch.Tensor, *OPERATOR_HOMES)
+_HOMES = (torch, torch.Tensor, *private.OPERATOR_HOMES)
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
 # These declare nothing, and may give their argument back, or a part of it.
@@ -38,9 +31,9 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     """The name of one of torch's operators and its declarations; nothing for other functions."""
     if str(type(fn).__module__).partition(".")[0] == "torch":
         fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
-    if type(fn) is OpOverload:
+    if type(fn) is private.OpOverload:
         return fn._schema.name, (fn._schema,)
-    if type(fn) is OpOverloadPacket:
+    if type(fn) is private.OpOverloadPacket:
         return _of_packet(fn._qualified_op_name)
     if type(fn) not in ROUTINES or type(bound_to(fn)) not in (type(None), types.ModuleType):
         return "", ()
@@ -51,7 +44,7 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
 
 
 @functools.cache
-def routine_of(operator: OpOverload, count: int) -> Callable[..., Any] | None:
+def routine_of(operator: private.OpOverload, count: int) -> Callable[..., Any] | None:
     """The routine of torch that does the same given so many tensors and numbers, if there is one.
 
     The first is a tensor. Python is through with it sooner than with the operator. It means some
@@ -73,11 +66,11 @@ def routine_of(operator: OpOverload, count: int) -> Callable[..., Any] | None:
 @functools.cache
 def _of_packet(name: str) -> tuple[str, Schemas]:
     """All declarations of one name, but for those of TorchScript alone."""
-    schemas = tuple(schema for schema in schemas_for(name) if has_kernel(_dispatch_name(schema)))
+    schemas = tuple(one for one in private.schemas_for(name) if private.has_kernel(_full_name(one)))
     return (name, schemas) if schemas else ("", ())
 
 
-def _dispatch_name(schema: Any) -> str:
+def _full_name(schema: Any) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
@@ -124,8 +117,8 @@ def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -
         return []
     values = told.values(args, kwargs)
     names = set(told.written)
-    if trains and all(values[name] for name in _TRAINING & told.defaults.keys()):
-        names |= _STATISTICS & told.defaults.keys()
+    if trains and all(values.get(name, True) for name in _TRAINING):
+        names |= _STATISTICS
     return [value for name, value in values.items() if name in names]
 
 
@@ -161,7 +154,7 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
         return False
     makers = [schema for schema in schemas if not declares(schema).outputs]
     implicit = "CompositeImplicitAutograd"
-    is_of_others = any(has_kernel_for(_dispatch_name(schema), implicit) for schema in makers)
+    is_of_others = any(private.has_kernel_for(_full_name(one), implicit) for one in makers)
     results = [result for schema in makers for result in schema.returns]
     tells = operator.startswith("aten::") and not is_of_others and bool(results)
     return tells and all(result.alias_info is None for result in results)

@@ -13,8 +13,13 @@ import torch
 from autopar.device import cpu, present
 from autopar.effects.access import ANYWHERE
 from autopar.effects.calls import Declared, declared, is_plain, name_of, plain
-from autopar.effects.hidden import require_none_hidden
-from autopar.effects.memory import is_array, is_size, memory_in, random_numbers
+from autopar.effects.memory import (
+    is_array,
+    is_size,
+    memory_in,
+    random_numbers,
+    require_none_hidden,
+)
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
@@ -72,11 +77,7 @@ class Program:
             self._require_own(leaf, name)
         others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
         require_none_hidden((args, kwargs), others, Task, f"task {name!r}", "tasks")
-        try:
-            told = declared(fn, args, kwargs)
-        except ValueError as error:
-            msg = f"task {name!r} {error}."
-            raise ValueError(msg) from None
+        told = declared(name, fn, args, kwargs)
         is_own = not traced and (told is None or not all(map(is_plain, leaves)))
         if is_own or told is None:
             told = Declared([], random=False, fresh=False, complete=traced)
@@ -193,9 +194,7 @@ class Program:
 
         Tasks share a copy if none of them can hand it on, for others to change.
         """
-        if not issubclass(type(leaf), (Task, torch.Tensor)):
-            return leaf
-        is_task = isinstance(leaf, Task)
+        is_task = type(leaf) is Task
         value = Result(leaf.number) if is_task else leaf
         if not _is_elsewhere(leaf, device):
             return value

@@ -12,7 +12,7 @@ import torch
 from typing_extensions import override
 
 from autopar.device import cpu
-from autopar.effects.hidden import require_none_hidden
+from autopar.effects.memory import require_none_hidden
 from autopar.torch_private import InferenceMode, pytree
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.layout import are_alike, check_tensor, dense, layout_of, within
