@@ -307,7 +307,6 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def _is_iterator(kind: type) -> bool:
-    """Whether a class is of Python's own iterators, generators and coroutines."""
     steps = ("__next__", "__anext__", "__await__")
     return kind.__module__ in ("builtins", "itertools") and any(hasattr(kind, s) for s in steps)
 

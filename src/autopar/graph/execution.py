@@ -238,7 +238,6 @@ class Execution:
             note(error, f"in task {node.name!r} on lane {step.lane!r} ({node.device})")
 
     def _launch(self, begun: set[torch.cuda.Stream], step: Step) -> None:
-        """Queue a task or copy on a stream."""
         job, stream = step.job, self._streams[step.lane]
         torch.cuda.set_stream(stream)
         if stream not in begun:  # what the caller had queued comes first

@@ -187,7 +187,6 @@ def _counts(value: Any) -> bool:
 
 
 def _name(node: Node, what: torch.Tensor, results: Sequence[Any]) -> str:
-    """What an argument is called, for people."""
     shape = tuple(what.shape)
     given = pytree.tree_unflatten(node.leaves, node.spec)
     paths, _ = pytree.tree_flatten_with_path(given, is_leaf=lambda value: type(value) is Result)

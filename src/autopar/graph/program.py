@@ -170,7 +170,6 @@ class Program:
         ]
 
     def _append(self, uses: Uses, *what: Any, **options: Any) -> int:
-        """Add a node, made of what comes after its number, which is returned."""
         self.hazards.note(uses)
         self.nodes.append(Node(len(self.nodes), *what, **options))
         return len(self.nodes) - 1

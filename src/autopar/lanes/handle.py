@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -24,17 +24,7 @@ _NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
 
 _noted: dict[object, dict[Span, None]] = {}  # by who runs on lanes, what these did
 
-awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
-
-
-class Awaited(Protocol):
-    """What a thread can wait for: a handle, or a task of a graph."""
-
-    def _is_issued(self) -> bool:
-        """Whether nobody has to wait for it any more."""
-
-    def _waits_for(self) -> int | Awaited | None:
-        """The thread that has to come to it, or what must be issued before, if anything."""
+awaited: dict[int, Handle[Any]] = {}  # what each thread waits for, by the thread's ident
 
 
 class Handle(NoValue, Generic[T]):
@@ -66,14 +56,15 @@ class Handle(NoValue, Generic[T]):
         device: torch.device,
         kind: str,
         *,
-        waits_for: Callable[[], Any] = lambda: None,  # what `Awaited` gives
+        # The thread that has to come to it, or what must be issued before, if anything.
+        waits_for: Callable[[], Any] = lambda: None,
         urge: Callable[[], None] = lambda: None,  # do what the waiting thread can do for it
     ) -> None:
         self.name = name
         self.lane = lane
         self.device = device
         self.kind = kind
-        self._waits_for: Callable[[], int | Awaited | None] = waits_for
+        self._waits_for: Callable[[], int | Handle[Any] | None] = waits_for
         self._urge = urge
         self._blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
         self._unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
@@ -88,10 +79,6 @@ class Handle(NoValue, Generic[T]):
         return self._issued.done() and (
             self.failed() or not isinstance(self._end, torch.cuda.Event) or self._end.query()
         )
-
-    def _is_issued(self) -> bool:
-        """Whether its function has returned or failed, or it was dropped."""
-        return self._issued.done()
 
     def failed(self) -> bool:
         """Whether it has ended without a value: by an error, or dropped."""
@@ -127,8 +114,25 @@ class Handle(NoValue, Generic[T]):
         Raises:
             RuntimeError: The wait could never end.
         """
-        if not self._issued.done():
-            wait_for(self, self._issued.wait, self._urge)
+        if self._issued.done():
+            return
+        me = threading.get_ident()
+        outer = awaited.get(me)
+
+        def look() -> None:
+            self._urge()
+            _refuse_circle(self, me)
+
+        try:
+            # Before the look: of two that close a circle, the later sees the other.
+            awaited[me] = self
+            _refuse_circle(self, me)
+            self._issued.wait(look)
+        finally:
+            if outer is None:
+                awaited.pop(me, None)
+            else:
+                awaited[me] = outer
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -191,37 +195,10 @@ class Handle(NoValue, Generic[T]):
         return moment
 
 
-def wait_for(
-    what: Awaited,
-    wait: Callable[[Callable[[], None]], None],
-    urge: Callable[[], None] = lambda: None,
-) -> None:
-    """Wait for what another thread has to come to, unless that waits for this thread.
-
-    `wait` waits, and looks before that and from time to time; `urge` does what this thread can do.
-    """
-    me = threading.get_ident()
-    outer = awaited.get(me)
-
-    def look() -> None:
-        urge()
-        _refuse_circle(what, me)
-
-    try:
-        awaited[me] = what  # before the look: of two that close a circle, the later sees the other
-        _refuse_circle(what, me)
-        wait(look)
-    finally:
-        if outer is None:
-            awaited.pop(me, None)
-        else:
-            awaited[me] = outer
-
-
-def _refuse_circle(what: Awaited, me: int) -> None:
+def _refuse_circle(what: Handle[Any], me: int) -> None:
     """Refuse to wait for what can only go on once this thread does."""
     passed = [what]
-    while not passed[-1]._is_issued():
+    while not passed[-1]._issued.done():
         following = passed[-1]._waits_for()
         if type(following) is int and following == me:
             if len(passed) == 1:

@@ -210,7 +210,7 @@ class Lane(ABC):
     def _unissued(self) -> list[Handle[Any]]:
         """Tasks that are neither issued nor dropped, in order."""
         handles = [submission.handle for submission in tuple(self._pending)]
-        return [handle for handle in handles if not handle._is_issued()]
+        return [handle for handle in handles if not handle._issued.done()]
 
     def __enter__(self) -> Self:
         self._require(_NEW)
