@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 _NAMES = (
     r"nccl(?:[A-Z]\w*)?Kernel\w*",  # ncclDevKernel_, ncclSymkDevKernel_, before 2.19 ncclKernel_
@@ -44,7 +43,6 @@ ENDS_TOGETHER = re.compile(
 )
 
 
-@lru_cache(10_000)  # programs have hundreds of kernels
 def ends_together(kernel: str, collective: str = "") -> bool:
     """Whether all ranks end this together, by the collective that it is of, or else its name."""
     match = COMMUNICATION.match(kernel)
