@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +14,11 @@ from autopar.traces.trace import UNKNOWN, Mask, Records
 from autopar.traces.utilization import BRIEF_S, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
-_UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no finding
+# Nobody knows what could be saved of these: they are told all the same, if there is much of it.
+LEAST_SHARES = dict.fromkeys(("brief", "queued", "ended", "unknown"), 0.1)
 HIDEABLE = ("copy", "communication")  # what computing can hide
 _COPIES, _COMMUNICATION = ("copy", "copy", "copies"), ("communication", "exchange", "exchanges")
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
-# Nobody knows what could be saved of these: they are told all the same, if there is much of it.
-_FACTS = ("brief", "queued", "ended", "unknown")
 SHOWN = 3  # spans of evidence for a finding, or gaps: enough to find the place in the program
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
@@ -177,20 +175,6 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(
-    view: View, idle: Iterable[Finding], waits: Callable[[Usage], Intervals]
-) -> list[Finding]:
-    """What a view could save, most expensive first; what costs too little to matter is left out.
-
-    What only hides work saves no more than all after it could begin sooner; see `_sooner_s`.
-    """
-    window_s = length_s(view.window)
-    every = chain(idle, *(_of_work(view, usage, waits(usage)) for usage in view.usages))
-    least = dict.fromkeys(CAUSES, LEAST_SHARE) | dict.fromkeys(_FACTS, _UNEXPLAINED)
-    found = [finding for finding in every if finding.cost_s >= least[finding.cause] * window_s]
-    return sorted(found, key=lambda finding: -finding.cost_s)
-
-
 def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> float:
     """How much sooner all would end if a GPU did some of its work at other times, and the rest so.
 
@@ -220,7 +204,7 @@ def _sooner_s(view: View, moved: Intervals, rest: Records, waits: Intervals) -> 
     return min(gpu_s, host_s + max(float(view.window[-1, 1] - own_s), 0.0))
 
 
-def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
+def of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
     work, computing = usage.work, usage.when("compute")
     left = work[work.where(lambda tag: sort_of(tag) in HIDEABLE)]

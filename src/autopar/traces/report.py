@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
+from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, LEAST_SHARES, Finding, of_work
 from autopar.traces.idle import Gaps, Host
 from autopar.traces.trace import HOST, ONE_CYCLE, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, View
@@ -75,8 +76,12 @@ class Report:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What less than all overlap costs, most expensive first."""
-        return findings_of(self.view, self._idle, self._host.waits)
+        """What less than all overlap costs, most expensive first, if that is worth a word."""
+        usages = self.view.usages
+        of_works = (of_work(self.view, usage, self._host.waits(usage)) for usage in usages)
+        least_s = {key: LEAST_SHARES.get(key, LEAST_SHARE) * self.window_s for key in CAUSES}
+        found = [it for it in chain(self._idle, *of_works) if it.cost_s >= least_s[it.cause]]
+        return sorted(found, key=lambda finding: -finding.cost_s)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
