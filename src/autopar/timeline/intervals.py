@@ -33,12 +33,10 @@ def busy_s(spans: Iterable[Any]) -> float:
 def covered(intervals: Intervals) -> Intervals:
     """The set of times that at least one of the intervals covers."""
     kept = intervals[intervals[:, 1] > intervals[:, 0]]
-    if not len(kept):
-        return kept
     kept = kept[np.argsort(kept[:, 0], kind="stable")]
     reached = np.maximum.accumulate(kept[:, 1])
-    first = np.flatnonzero(np.concatenate(([True], kept[1:, 0] > reached[:-1])))
-    last = np.concatenate((first[1:] - 1, [len(kept) - 1]))
+    first = np.flatnonzero(kept[:, 0] > np.append(-np.inf, reached)[:-1])
+    last = np.append(first, len(kept))[1:] - 1
     return np.column_stack((kept[first, 0], reached[last]))
 
 
@@ -49,8 +47,6 @@ def common(first: Intervals, second: Intervals) -> Intervals:
 
 def without(first: Intervals, second: Intervals) -> Intervals:
     """Where the first set covers and the second does not."""
-    if not len(first) or not len(second):
-        return first
     bounds = np.concatenate(([-np.inf], second.ravel(), [np.inf]))
     return common(first, bounds.reshape(-1, 2))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 from autopar.refusal import check_type, several, what
-from autopar.timeline.intervals import Intervals, busy_s, common, covered, intervals_of, length_s
+from autopar.timeline.intervals import busy_s, common, covered, intervals_of, length_s
 from autopar.units import format_seconds
 
 KINDS = ("compute", "copy", "communication", "host")
@@ -163,7 +163,8 @@ class Timeline:
                 f"of and behind are both {of!r}; expected two lanes or kinds: nothing hides itself."
             )
             raise ValueError(msg)
-        return length_s(common(self._covered(of), self._covered(behind)))
+        both = (covered(intervals_of(self.select(which))) for which in (of, behind))
+        return length_s(common(*both))
 
     def hidden(self, of: str = "copy", behind: str = "compute") -> float:
         """Share of the busy time of `of` during which `behind` ran too, from 0 to 1.
@@ -232,15 +233,11 @@ class Timeline:
 
     def rebased(self) -> Timeline:
         """The same timeline, starting at zero."""
-        start_s = self.start_s if self.spans else 0.0
         spans = tuple(
-            replace(span, start_s=span.start_s - start_s, end_s=span.end_s - start_s)
+            replace(span, start_s=span.start_s - self.start_s, end_s=span.end_s - self.start_s)
             for span in self.spans
         )
         return replace(self, spans=spans)
-
-    def _covered(self, which: str) -> Intervals:
-        return covered(intervals_of(self.select(which)))
 
     def _require_spans(self) -> None:
         if not self.spans:
