@@ -36,11 +36,6 @@ class Collectives(NamedTuple):
     starts_s: Seconds
     ends_s: Seconds
 
-    def on_clocks(self, offsets_s: Mapping[str, float]) -> Collectives:
-        """The same on the common clock."""
-        by_s = np.array([offsets_s[rank] for rank in self.ranks])
-        return Collectives(self.ranks, self.starts_s + by_s, self.ends_s + by_s)
-
 
 class Rank(NamedTuple):
     """What one rank did in communication; times are of unions of intervals."""
@@ -90,9 +85,13 @@ def compare_ranks(gpus: Gpus) -> Ranks | None:
     """
     sent = {rank: gpu.work.of("communication") for rank, (gpu, _) in gpus.items()}
     work = {rank: records for rank, records in sent.items() if len(records)}
-    matched = _matched(work)
-    offsets_s = _clocks(matched)
-    matched = [it.on_clocks(offsets_s) for it in matched if it.ranks[0] in offsets_s]
+    groups = _matched(work)
+    offsets_s = _clocks(groups)
+    matched = [
+        Collectives(ranks, *(times_s + [offsets_s[it] for it in ranks] for times_s in both_s))
+        for ranks, *both_s in groups
+        if ranks[0] in offsets_s
+    ]
     if not matched:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
