@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -42,9 +41,7 @@ _DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
 
-def evidence_of(
-    rows: Rows, handed: Mapping[str, str] = MappingProxyType({}), in_order: Collection[str] = ()
-) -> Trace:
+def evidence_of(rows: Rows, handed: Mapping[str, str], in_order: Collection[str]) -> Trace:
     """What records say, in seconds; those that can't be right are left out or cut, and counted.
 
     A GPU is in doubt where they may be more than a hundredth of its busy time. Kernels of a stream

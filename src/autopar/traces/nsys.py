@@ -53,7 +53,7 @@ def read_export(path: Path) -> Trace:
     try:
         with closing(sqlite3.connect(place, uri=True)) as connection:
             export = _Export(connection)
-            trace = evidence_of(export.records())
+            trace = evidence_of(export.records(), handed={}, in_order=())
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {error!s:.200}. Export it again."
         raise TraceError(msg) from error
