@@ -89,18 +89,18 @@ class EventText:
                 begins = f"it begins with {self._text[:_SHOWN]!r} and has no list of traceEvents"
                 self.damage = self.damage or begins
                 return
-        self._at, rests = begin.end(), ["]}", "]"]
-        with self._noting_damage():
+        self._at, whole = begin.end(), None
+        try:
             yield from self._events()
             while self._more():
                 pass
-            rests.insert(0, self._text)
-        self.header = {}
-        for rest in rests:
-            with self._noting_damage():
-                whole = json.loads(begin[0] + rest, strict=False)
-                self.header = whole if isinstance(whole, dict) else {}
-                return
+            whole = json.loads(begin[0] + self._text, strict=False)
+        except (ValueError, RecursionError):
+            where = f"after {self._before + self._at:,} characters"
+            self.damage = self.damage or f"it ends early or is not JSON {where}"
+            with contextlib.suppress(ValueError, RecursionError):
+                whole = json.loads(f"{begin[0]}]}}", strict=False)
+        self.header = whole if isinstance(whole, dict) else {}
 
     def _events(self) -> Iterator[Any]:
         """What comes before the end of the list, of which the text then begins."""
@@ -116,14 +116,6 @@ class EventText:
                     raise
             else:
                 yield event
-
-    @contextlib.contextmanager
-    def _noting_damage(self) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, RecursionError):
-            where = f"after {self._before + self._at:,} characters"
-            self.damage = self.damage or f"it ends early or is not JSON {where}"
 
     def _more(self) -> bool:
         """Take in as much again as is left, so that no text is decoded many times; if there is."""
@@ -301,10 +293,7 @@ def _collective(arguments: Event) -> str:
 
 
 def _name_rank(rows: Rows, header: Event) -> set[str]:
-    """Name GPUs and their lanes with the rank if there are several processes.
-
-    Returns the GPUs whose kernels never overlap on a stream, as far as the file tells.
-    """
+    """Name GPUs and lanes with the rank of several; return those that run kernels in order."""
     about, listed = _dictionary(header, "distributedInfo"), header.get("deviceProperties")
     rank, size = about.get("rank"), about.get("world_size")
     prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
