@@ -9,9 +9,8 @@ from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 
 from autopar.display.format import printable, shortened
-from autopar.display.rows import COLOURS, layout_of
+from autopar.display.rows import COLOURS, grouped, layout_of
 from autopar.display.svg import Drawing
-from autopar.timeline.groups import grouped
 
 _INCHES, _DOTS = (4.0, 2.8), 108  # which the gallery makes smaller by a tenth
 _ROWS = 8  # of words and of bars: more could not be told apart

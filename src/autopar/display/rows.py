@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from autopar.display.format import by_number, format_seconds, like, shortened
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
@@ -48,6 +47,9 @@ _LONGEST_TITLE = 44  # letters
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
 _FILL = "Memset"  # how the name of what fills a GPU's memory begins, which is no kernel
 _NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
 
 # In the order of a picture: a lane's name, or what stands in it after its GPU, and its title.
 _ON_GPU = re.compile(r"((?:.*: )?(?:rank \d+ )?)(?:GPU |cuda:)(\d+)", re.DOTALL)
@@ -103,6 +105,14 @@ class Layout(NamedTuple):
     rows: list[Row]
     brackets: list[Label]  # their words stand beneath
     height: int
+
+
+def grouped(things: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    """Key -> the things that have it, both in the order in which they came."""
+    groups: dict[_K, list[_T]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
+    return groups
 
 
 def scale_of(timelines: Iterable[Timeline], limit_s: float | None) -> float:

@@ -10,10 +10,9 @@ from textwrap import wrap
 import numpy as np
 
 from autopar.display.format import format_seconds, percent, shortened
-from autopar.display.rows import Lane, by_gpu, titled
+from autopar.display.rows import Lane, by_gpu, grouped, titled
 from autopar.display.table import Table, tabulate
 from autopar.refusal import check_type
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     busy_s,
     common,
