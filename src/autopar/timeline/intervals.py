@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Intervals = npt.NDArray[np.float64]
+Seconds = npt.NDArray[np.float64]  # of one axis
 
 
 def intervals_of(spans: Iterable[Any]) -> Intervals:
@@ -56,13 +57,16 @@ def length_s(intervals: Intervals) -> float:
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def length_within(
-    intervals: Intervals, starts_s: npt.NDArray[np.float64], ends_s: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def length_within(intervals: Intervals, starts_s: Seconds, ends_s: Seconds) -> Seconds:
     """Of a set, how many seconds lie between each start and the end that goes with it."""
-    sums_s = np.concatenate(([0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
-    before, after = (_length_until(intervals, sums_s, times) for times in (starts_s, ends_s))
-    return np.maximum(after - before, 0.0)
+    sums_s = np.append(0.0, np.cumsum(intervals[:, 1] - intervals[:, 0]))
+    reached_s = np.append(-np.inf, intervals[:, 1])
+
+    def until(times_s: Seconds) -> Seconds:
+        begun = np.searchsorted(intervals[:, 0], times_s, side="right")
+        return sums_s[begun] - np.maximum(reached_s[begun] - times_s, 0.0)
+
+    return np.maximum(until(ends_s) - until(starts_s), 0.0)
 
 
 def longest(intervals: Intervals) -> tuple[float, float] | None:
@@ -82,11 +86,3 @@ def clipped(intervals: Intervals, windows: Intervals) -> tuple[npt.NDArray[np.in
     within = windows[np.arange(len(which)) + np.repeat(first - counts.cumsum() + counts, counts)]
     starts_s = np.maximum(within[:, 0], intervals[which, 0])
     return which, np.column_stack((starts_s, np.minimum(within[:, 1], intervals[which, 1])))
-
-
-def _length_until(
-    intervals: Intervals, sums_s: npt.NDArray[np.float64], times_s: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    begun = np.searchsorted(intervals[:, 0], times_s, side="right")
-    ends_s = np.concatenate(([-np.inf], intervals[:, 1]))[begun]
-    return sums_s[begun] - np.maximum(ends_s - times_s, 0.0)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.timeline.intervals import Intervals, clipped, covered
+from autopar.timeline.intervals import Seconds as Seconds
 from autopar.timeline.span import Span, Timeline
 
 HOST = "host"
@@ -23,7 +24,6 @@ ONE_CYCLE = (
 )
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Seconds = npt.NDArray[np.float64]
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 _K = TypeVar("_K", bound=Hashable)
 
