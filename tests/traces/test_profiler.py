@@ -58,7 +58,8 @@ def test_the_work_of_gpus_comes_with_the_ranges_of_all_threads_on_one_lane(seen)
 
 
 def test_a_session_that_has_missed_the_gpus_says_so(monkeypatch):
-    monkeypatch.setattr("autopar.traces.profiler._mark_a_gpu", lambda: True)  # but does nothing
+    # What is given to a CPU is no work of a GPU.
+    monkeypatch.setattr("autopar.traces.profiler.used_gpus", lambda: [torch.device("cpu")])
     with pytest.raises(RuntimeError, match="seen nothing of the GPUs in this session. Run it"):
         timeline_of(named)
 

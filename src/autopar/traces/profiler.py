@@ -150,7 +150,10 @@ def _seen(
     _start_profiler()
     synchronize()
     with _session() as session:
-        is_marked = _mark_a_gpu()
+        gpus = used_gpus()[:1]  # one of which this session must see something, if it is used
+        for device in gpus:
+            torch.empty(1, device=device).zero_()
+            synchronize(device)
         marks = [_mark(own) for _ in range(_MARKS)]
         of_lanes = run_on_lanes(fn)
         synchronize()
@@ -171,7 +174,7 @@ def _seen(
     if save is not None:
         write_atomically(path_of(save), _saved(content, own))
     trace = Events(content["traceEvents"]).trace({})
-    return _on_the_hosts_clock(trace, own, marks, is_marked).merged(of_lanes)
+    return _on_the_hosts_clock(trace, own, marks, bool(gpus)).merged(of_lanes)
 
 
 def _saved(content: dict[str, Any], own: str) -> bytes:
@@ -235,15 +238,6 @@ def _mark(own: str) -> tuple[float, float]:
     with profiler.record_function(own):
         pass
     return before_s, time.perf_counter()
-
-
-def _mark_a_gpu() -> bool:
-    """Give a GPU something to do that this session must see, if this process uses one."""
-    for device in used_gpus()[:1]:
-        torch.empty(1, device=device).zero_()
-        synchronize(device)
-        return True
-    return False
 
 
 @contextlib.contextmanager
