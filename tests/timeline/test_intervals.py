@@ -10,7 +10,6 @@ from autopar.timeline.intervals import (
     covered,
     length_s,
     length_within,
-    longest,
     without,
 )
 
@@ -38,8 +37,3 @@ def test_against_a_set_of_ticks(first, second):
         assert ticks(parts[which == i].tolist()) == ticks([pair]) & ticks(second)
     within = [len(ticks([pair]) & ticks(second)) for pair in first]
     assert length_within(other, *as_array(first).T).tolist() == within
-
-
-def test_the_longest_is_the_first_of_equals_and_of_nothing_there_is_none():
-    assert longest(as_array([])) is None
-    assert longest(as_array([(0, 1), (2, 4), (5, 7)])) == (2.0, 4.0)

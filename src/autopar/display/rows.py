@@ -26,7 +26,6 @@ from autopar.timeline.intervals import (
     covered,
     intervals_of,
     length_s,
-    longest,
     without,
 )
 from autopar.timeline.span import Span, Timeline
@@ -202,8 +201,9 @@ def _not_hidden(timeline: Timeline, scale_s: float) -> list[tuple[float, float, 
     found, gap = [], [0.0, _GAP * scale_s]
     for gpu, (copies, kernels) in gpus.items():
         bare = without(copies, kernels)
-        stretch = longest(without(covered(bare + gap) - gap, kernels))
-        if stretch and len(kernels):
+        stretches = without(covered(bare + gap) - gap, kernels)
+        if len(stretches) and len(kernels):
+            stretch = stretches[np.argmax(stretches[:, 1] - stretches[:, 0])].tolist()
             bare_s = length_s(common(bare, as_array([stretch])))
             if bare_s >= _BRACKET * scale_s:
                 where = f"{gpu or 'other lanes'}: " if copying > 1 else ""

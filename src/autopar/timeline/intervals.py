@@ -69,14 +69,6 @@ def length_within(intervals: Intervals, starts_s: Seconds, ends_s: Seconds) -> S
     return np.maximum(until(ends_s) - until(starts_s), 0.0)
 
 
-def longest(intervals: Intervals) -> tuple[float, float] | None:
-    """The longest interval, the first of equals; none of none."""
-    if not len(intervals):
-        return None
-    start_s, end_s = intervals[np.argmax(intervals[:, 1] - intervals[:, 0])].tolist()
-    return start_s, end_s
-
-
 def clipped(intervals: Intervals, windows: Intervals) -> tuple[npt.NDArray[np.int64], Intervals]:
     """The parts of intervals, in any order, that lie within a set, and which each is a part of."""
     first = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")
