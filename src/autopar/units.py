@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 
 _MOST_DECIMALS = 3
+_UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}  # and how many seconds they are
+
+
+def unit_of(seconds: float) -> tuple[str, float]:
+    """The unit that `format_seconds` writes a time in, and its length in seconds."""
+    written_s = abs(float(f"{seconds:.4g}"))  # or 0.99996 s would be 1000.0 ms
+    fitting = (unit for unit in _UNITS.items() if not 0 < written_s < unit[1])
+    return next(fitting, ("µs", 1e-6))
 
 
 def format_seconds(seconds: float) -> str:
     """Seconds in the unit a reader expects, with four figures: `130.9 ms`, `12.50 µs`."""
     if seconds == 0 or not math.isfinite(seconds):
         return f"{seconds:g} s"
-    seconds = float(f"{seconds:.4g}")  # first, or 0.99996 s would be 1000.0 ms
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if abs(seconds) >= scale:
-            return f"{figures(seconds / scale, 4)} {unit}"
-    return f"{figures(seconds / 1e-6, 4)} µs"
+    unit, unit_s = unit_of(seconds)
+    return f"{figures(float(f'{seconds:.4g}') / unit_s, 4)} {unit}"
 
 
 def figures(value: float, count: int = 3) -> str:

@@ -10,21 +10,15 @@ from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement
 from autopar.units import figures as figures
 from autopar.units import format_seconds as format_seconds
+from autopar.units import unit_of as unit_of
 
 NO_SHARE = "saved below 0 % or above 100 %: by noise, or as parts hinder each other"
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _BLANKS = str.maketrans("\t\n\r", "   ")
-_SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-
-
-def unit_of(seconds: float) -> tuple[str, float]:
-    """The unit that `format_seconds` writes a time in, and its length in seconds."""
-    unit = format_seconds(seconds).split()[1]
-    return unit, _SCALES[unit]
 
 
 def median_of(one: Measurement) -> str:
@@ -72,11 +66,7 @@ def origins_of(things: Iterable[Measurement | Timeline]) -> tuple[str, ...]:
 
 
 def short_origins(origins: Sequence[str]) -> list[str]:
-    """Each origin as the machine alone, where that tells it from the others.
-
-    >>> short_origins(["CPU, 8 threads", "recorded on H200, 2026", "CPU, 8 threads"])
-    ['CPU', 'recorded on H200', 'CPU']
-    """
+    """Each origin as the machine alone, where that tells it from the others."""
     machines = {origin: origin.split(", ")[0] or NOTHING for origin in origins}
     told = machines if len({*machines.values()}) == len(machines) else {}
     return [told.get(origin, origin or NOTHING) for origin in origins]
