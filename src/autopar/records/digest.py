@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import json
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,12 +22,10 @@ from typing import Any
 import autopar
 
 _ROOT = Path(__file__).parents[1]  # autopar
-_SHOWS = (  # folders and files that measure nothing
-    *("__main__.py", "display/", "recorded/", "graph/audit.py"),
-    *(f"records/{name}.py" for name in ("claim", "digest", "experiment", "gallery")),
-    *(f"records/{name}.py" for name in ("provenance", "store")),
-    *(f"traces/{name}.py" for name in ("command", "findings", "idle", "report")),
-    "traces/utilization.py",
+_SHOWS = re.compile(  # files and folders that measure nothing
+    r"__main__|display/|recorded/|graph/audit|"
+    r"records/(claim|digest|experiment|gallery|provenance|store)\b|"
+    r"traces/(command|findings|idle|report|utilization)\b"
 )
 
 
@@ -70,7 +69,7 @@ def _files(root: Path, used: frozenset[str]) -> dict[str, str]:
         place = root.joinpath(*waiting.pop().split(".")[1:])
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             name = path.relative_to(root.parent).as_posix().partition("/")[2]
-            if path.is_file() and name not in files and not name.startswith(_SHOWS):
+            if path.is_file() and name not in files and not _SHOWS.match(name):
                 files[name], used_there = _file(path)
                 waiting |= used_there
     return files
@@ -86,7 +85,7 @@ def _file(path: Path) -> tuple[str, frozenset[str]]:
 
 def _modules_used(statements: list[ast.stmt]) -> frozenset[str]:
     """Modules of autopar that some code may import, or use by names of the door; else all."""
-    modules, doors = set[str](), set[str]()
+    modules, doors, home = set[str](), set[str](), vars(autopar)["_HOME"]
     nodes = [node for statement in statements for node in ast.walk(statement)]
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -94,26 +93,15 @@ def _modules_used(statements: list[ast.stmt]) -> frozenset[str]:
             modules |= {alias.name for alias in named}
             doors |= {alias.asname or "autopar" for alias in named}
         elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("autopar."):
-            names = [alias.name for alias in node.names]
-            modules |= {f"{node.module}", *(f"{node.module}.{name}" for name in names)}
-            if node.module == "autopar":
-                modules |= {module for name in names for module in _home().get(name, ())}
-    used = [
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in doors
-    ]
-    if len(used) < sum(isinstance(node, ast.Name) and node.id in doors for node in nodes):
-        used = [*_home()]  # the door itself is handed on
-    return frozenset(modules.union(*(_home().get(name, ()) for name in used)))
-
-
-def _home() -> dict[str, set[str]]:
-    """What the door's names are, or where they are."""
-    homes: dict[str, str] = vars(autopar)["_HOME"]
-    return {name: {module, f"{module}.{name}"} for name, module in homes.items()}
+            modules |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    handed_on = sum(isinstance(node, ast.Name) and node.id in doors for node in nodes)
+    for node in nodes:
+        match node:
+            case ast.Attribute(ast.Name(door), name) if door in doors:
+                modules.add(f"autopar.{name}")
+                handed_on -= 1
+    used = [name for name in home if handed_on or f"autopar.{name}" in modules]
+    return frozenset(modules.union(*({home[name], f"{home[name]}.{name}"} for name in used)))
 
 
 def _tree(node: object) -> object:
