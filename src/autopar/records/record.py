@@ -152,11 +152,14 @@ class Findings(_Timed):
     def __post_init__(self) -> None:
         expected = "what ap.measure returns, in a list."
         several("measurements", self.measurements, expected, Measurement)
-        for name, held in (("checks", self.checks), ("values", self.values)):
-            if isinstance(held, Mapping):
-                object.__setattr__(self, name, {key: _plain(one) for key, one in held.items()})
-        for name, kind in _FOUND.items():
-            _check_named(name, getattr(self, name), kind)
+        for found, kind in _FOUND.items():
+            held = getattr(self, found)
+            check_type(found, held, Mapping, f"{kind.__name__} by name.")
+            held = {name: _plain(one) for name, one in held.items()}
+            for name, one in held.items():
+                check_type(f"a name in {found}", name, str, "text.")
+                check_type(f"{found}[{name!r}]", one, kind, f"{kind.__name__}.")
+            object.__setattr__(self, found, held)
         for name, number in self.values.items():
             if not math.isfinite(real(f"values[{name!r}]", number, "a number, finite.")):
                 msg = f"values[{name!r}] is {number}; expected a number, finite."
@@ -228,10 +231,3 @@ class Record(_Timed):
 def _plain(held: Any) -> Any:
     """What a tensor or an array of no dimensions holds; all else as it is."""
     return held.item() if getattr(held, "ndim", None) == 0 else held
-
-
-def _check_named(argument: str, held: Any, kind: type) -> None:
-    check_type(argument, held, Mapping, f"{kind.__name__} by name.")
-    for name, one in held.items():
-        check_type(f"a name in {argument}", name, str, "text.")
-        check_type(f"{argument}[{name!r}]", one, kind, f"{kind.__name__}.")
