@@ -102,6 +102,13 @@ def check_type(argument: str, thing: object, kind: Any, expected: str) -> None:
         raise TypeError(msg)
 
 
+def check_words(argument: str, words: str, expected: str) -> None:
+    """Refuse what is no text, or blank: then a ValueError."""
+    if not isinstance(words, str) or not words.strip():
+        msg = f"{argument} is {what(words)}; expected {expected}"
+        raise ValueError(msg)
+
+
 def check_work(argument: str, work: object) -> None:
     """Refuse what can't be called."""
     expected = "a function of no arguments. Pass it without calling it, or wrap it: lambda: x @ x."

@@ -67,15 +67,7 @@ def timeline(
 ) -> Axes:
     """Draw what ran when: a row for each lane, from the start of the first span on.
 
-    Args:
-        timelines: One timeline, or name -> timeline for panels under one another, on one scale.
-        ax: Where to draw; without it a figure is made.
-        limit_s: The least time possible in seconds, drawn as a dashed line.
-        title: What is drawn, in a few words.
-
-    Raises:
-        TypeError: `timelines` is neither a Timeline nor a mapping to such.
-        ValueError: There are no timelines, one has no spans, or the limit is not a time.
+    Without `ax` a figure is made. Other arguments, and errors, are those of `draw`.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
@@ -124,14 +116,8 @@ def bars(
 ) -> Axes:
     """Draw medians as bars, every raw sample as a dot, and limits as marks across the bars.
 
-    Args:
-        measurements: Measurements, or a mapping whose values they are.
-        ax: Where to draw; without it a figure is made.
-        limit_s: The least time possible in seconds: one for every bar, or label -> seconds.
-        title: What is drawn, in a few words.
-
-    Raises:
-        ValueError: As `compare` does, for the same reasons.
+    Without `ax` a figure is made; `title` says what is drawn, in a few words. Other arguments, and
+    errors, are those of `compare`.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
@@ -257,34 +243,30 @@ def show(name: str, *origins: str, look: str | Measurements = "") -> str | None:
     >>> import autopar as ap
     >>> ap.plot.show("product")  # writes nothing, as no figure is open
     """
-    check_type("name", name, str, "a file's name without folder or ending, as in 'overlap'.")
+    expected = "a file's name without folder or ending, as in 'overlap'."
+    check_type("name", name, str, expected)
     if name in ("", "..") or Path(name).name != name:
-        msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
+        msg = f"name is {name!r}; expected {expected}"
         raise ValueError(msg)
     import matplotlib.pyplot as plt
 
     for number in plt.get_fignums():
         for ax in plt.figure(number).axes[-1:]:
             _write_beneath(ax, sorted({*origins}))
-    if not os.environ.get(RICH):
-        _show_open(name)
+    if os.environ.get(RICH):
+        pass  # the page shows them
+    elif plt.get_backend().lower() not in _FILE_BACKENDS:
+        plt.show()
+    else:
+        for i, number in enumerate(plt.get_fignums(), start=1):
+            path = Path(f"{name}.png" if i == 1 else f"{name}-{i}.png")
+            _write(plt.figure(number), path)
+            if speaks():
+                print(f"wrote {path}")
     if not isinstance(look, str):
         told = (f"{one.label!r}: {median_of(one)}" for one in distinct(look))
         look = f"Look at {'; '.join(told)}."
     return show_thing(Note(look)) if look else None
-
-
-def _show_open(name: str) -> None:
-    import matplotlib.pyplot as plt
-
-    if plt.get_backend().lower() not in _FILE_BACKENDS:
-        plt.show()
-        return
-    for i, number in enumerate(plt.get_fignums(), start=1):
-        path = Path(f"{name}.png" if i == 1 else f"{name}-{i}.png")
-        _write(plt.figure(number), path)
-        if speaks():
-            print(f"wrote {path}")
 
 
 def _write(figure: Figure, path: Path) -> None:

@@ -26,7 +26,7 @@ from autopar.display.rows import COLOURS, HEIGHTS, LINE, Label, Row, layout_of, 
 from autopar.display.show import show
 from autopar.display.text import lane_table, legend, panels_of, picture, sentences, to_look_at
 from autopar.files import path_of, write_atomically
-from autopar.refusal import check_type
+from autopar.refusal import check_type, check_words
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
 from autopar.timing.measurement import check_positive
@@ -173,9 +173,7 @@ def draw(
     # compute   = copy   . less than half of a mark's time
     """
     panels = panels_of("timelines", timelines)
-    if not isinstance(title, str) or not title.strip():
-        msg = f"title is {title!r}; expected a few words, as in 'Copies behind products'."
-        raise ValueError(msg)
+    check_words("title", title, "a few words, as in 'Copies behind products'.")
     check_type("caption", caption, str, "a few words.")
     limit = None if limit_s is None else check_positive("limit_s", limit_s)
     return Drawing(tuple(panels.items()), title, caption, limit)

@@ -19,7 +19,7 @@ import numpy as np
 
 from autopar.display.format import badge, printable
 from autopar.files import append_line
-from autopar.refusal import check_type, what
+from autopar.refusal import check_type, check_words, what
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -221,9 +221,7 @@ def claim(
     >>> ap.claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
     """
-    if not isinstance(sentence, str) or not sentence.strip():
-        msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
-        raise ValueError(msg)
+    check_words("sentence", sentence, "what is claimed, in words, as a whole sentence.")
     if not isinstance(value, Estimate):
         value = Estimate(value, value, value)
     expected = "a number, or what Record.estimate returns. Compute it from what was measured."

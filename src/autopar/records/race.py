@@ -88,17 +88,17 @@ def race(
         setup: Called before each way is checked and is seen, and before each sample of each way and
             part, outside the clock: for ways that use up or change what they are given.
         see: Labels of the ways whose timelines are taken.
-        devices: What to wait for, as in `measure`.
+        devices: This and what follows is as in `measure_in_turn`, for all ways and parts.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
-        calls: Calls in each sample, for work of microseconds, as in `measure`.
-        flops: Label to floating-point operations, for the ways and parts that are to have a rate.
+        calls: Calls in each sample.
+        flops: Label to floating-point operations.
 
     Raises:
-        Exception: What a way raises, with a note that names it.
-        TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a module.
-        ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
-            baseline returns nothing; two ways return the same memory without `reset`.
+        Exception: As `measure_in_turn` does.
+        TypeError: A way returns what can't be compared, as a module.
+        ValueError: A label stands for a way and for a part, or for none of the ways; the baseline
+            returns nothing; two ways return the same memory without `reset`.
 
     >>> import torch
     >>> import autopar as ap
@@ -126,10 +126,9 @@ def race(
     wanted = None
     if expected is not None:
         wanted = _comparable("expected", _leaves(lambda: expected), _copied)
-    if reset is not None:
-        check_work("reset", reset)
-    if setup is not None:
-        check_work("setup", setup)
+    for argument, work in (("reset", reset), ("setup", setup)):
+        if work is not None:
+            check_work(argument, work)
     compare = partial(_compared, ways, wanted, close, setup, reset)
     checks, failed, before = compare()
     if failed:

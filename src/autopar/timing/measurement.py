@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from autopar.refusal import check_type, positive, several, what
+from autopar.refusal import check_type, check_words, positive, several
 from autopar.units import format_seconds as format_seconds
 
 Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label, or none
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
+LABEL = "a few words. Say what is measured, as in 'GPU1 alone'."
 _TIMES = "several times in seconds, as in [0.11, 0.12, 0.10]."
 _SAMPLE = "seconds, finite and above zero, below 1e12. Measure more work in one sample."
 _MOST_S = 1e12  # no clock counts 30,000 years; sums of times are finite so
@@ -49,7 +50,7 @@ class Measurement:
     origin: str = ""
 
     def __post_init__(self) -> None:
-        check_label(self.label)
+        check_words("label", self.label, LABEL)
         for argument, amount in (("flops", self.flops), ("size_bytes", self.size_bytes)):
             if amount is not None:
                 check_positive(argument, amount)
@@ -148,14 +149,6 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
         )
         raise ValueError(msg)
     return (sum(parts) - together_s) / (sum(parts) - max(parts))
-
-
-def check_label(label: str) -> None:
-    """Refuse a label that would leave a row of a table or a lane without a name."""
-    if not isinstance(label, str) or not label.strip():
-        expected = "a few words. Say what is measured, as in 'GPU1 alone'."
-        msg = f"label is {what(label)}; expected {expected}"
-        raise ValueError(msg)
 
 
 def check_positive(argument: str, value: float) -> float:

@@ -15,8 +15,8 @@ from autopar.device import present, synchronize
 from autopar.lanes.handle import handles_in
 from autopar.lanes.outcome import note
 from autopar.machine import processor_names
-from autopar.refusal import check_type, check_work, what, whole_number
-from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
+from autopar.refusal import check_type, check_words, check_work, what, whole_number
+from autopar.timing.measurement import LABEL, MIN_SAMPLES, Measurement, by_label
 from autopar.units import format_seconds
 
 Device = torch.device | str | int
@@ -181,17 +181,16 @@ def measure_in_turn(
 
     Args:
         ways: Label to work; called without arguments, in this order.
-        devices: As in `measure`, for all ways.
+        devices: This and what follows is as in `measure`, for all ways.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
-        setup: Called before each sample of each way, outside the clock.
-        calls: As in `measure`, for all ways.
+        setup: Called before each sample of each way.
+        calls: Calls in each sample.
         flops: Label to floating-point operations, for the ways that are to have a rate.
 
     Raises:
-        Exception: What a way raises, with a note that names it.
-        TypeError: `ways` is no mapping, or it or `setup` has something that can't be called.
-        ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
+        Exception: As `measure` does; also for `ways` that are no mapping or empty, and for `flops`
+            of one that is not there.
 
     >>> import autopar as ap
     >>> ways = {"in a loop": lambda: [n for n in range(9)], "at once": lambda: list(range(9))}
@@ -231,7 +230,7 @@ def check_ways(argument: str, ways: Mapping[str, Work]) -> None:
         msg = f"{argument} is empty; expected at least one label -> work, to be measured in turn."
         raise ValueError(msg)
     for label, way in ways.items():
-        check_label(label)
+        check_words("label", label, LABEL)
         check_work(f"{argument}[{label!r}]", way)
 
 
