@@ -11,23 +11,17 @@ import functools
 from typing import Any, NoReturn
 
 import torch
-from torch import overrides
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch import _ops, overrides
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor  # tensors while code is traced
-from torch.utils import _python_dispatch
-from torch.utils import _pytree as pytree  # nested containers; there is no public module
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils import _python_dispatch, _pytree
 
-__all__ = [  # what is handed on as it is
-    "FakeTensor",
-    "HigherOrderOperator",
-    "OpOverload",
-    "OpOverloadPacket",
-    "TorchDispatchMode",
-    "is_traceable_wrapper_subclass",
-    "pytree",
-]
+pytree = _pytree  # nested containers; there is no public module
+HigherOrderOperator = _ops.HigherOrderOperator
+OpOverload = _ops.OpOverload
+OpOverloadPacket = _ops.OpOverloadPacket
+FakeTensor = fake_tensor.FakeTensor  # tensors while code is traced
+TorchDispatchMode = _python_dispatch.TorchDispatchMode
+is_traceable_wrapper_subclass = _python_dispatch.is_traceable_wrapper_subclass
 
 # Attributes of torch's objects, read where they are needed, as each call counts there.
 ATTRIBUTES = {

@@ -90,9 +90,8 @@ def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> 
     Raises:
         ValueError: One sequence is longer than the other.
 
-    >>> import torch
     >>> import autopar as ap
-    >>> ap.workload.equal([torch.ones(2)], [torch.ones(2)])
+    >>> ap.workload.equal([ap.workload.matrix(2)], [ap.workload.matrix(2)])
     True
     """
     pairs = zip(results, expected, strict=True)

@@ -23,7 +23,7 @@ from autopar.display.format import (
     times_as_fast,
 )
 from autopar.refusal import several
-from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
+from autopar.timing.measurement import Limit, Measurement, limits_of, require_labels
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
@@ -178,8 +178,7 @@ def tabulate(
             raise ValueError(msg)
     named = {row[0]: row for row in reversed(cells)}
     highlight = several("highlight", highlight, "names of rows, as in highlight=['NVLink 4'].")
-    for name in highlight:
-        require_label("highlight", name, [*named])
+    require_labels("highlight", highlight, [*named])
     if highlight:
         told = (f"{name!r}: {_told(headers[1:], named[name][1:])}" for name in highlight)
         notes = (f"Look at {'; '.join(told)}.", *notes)
@@ -244,10 +243,9 @@ def compare(
         highlight = (highlight,)
     elif highlight is not None:
         highlight = several("highlight", highlight, "a label, or several in a list.", str)
-    base = () if baseline is None else (baseline,)
-    for argument, named in (("highlight", highlight or ()), ("baseline", base), ("parts", parts)):
-        for label in named:
-            require_label(argument, label, labels)
+    require_labels("highlight", highlight or (), labels)
+    require_labels("baseline", [] if baseline is None else [baseline], labels)
+    require_labels("parts", parts, labels)
     if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)

@@ -20,7 +20,7 @@ from autopar.records.race import Ways, race
 from autopar.records.record import Findings
 from autopar.refusal import several
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import require_label
+from autopar.timing.measurement import require_labels
 from autopar.traces.profiler import timelines_of
 
 COMPUTING = "computing alone"
@@ -95,8 +95,8 @@ def race_of_steps(
         msg = f"{sorted(twice)} would stand for two ways or parts; expected different labels."
         raise ValueError(msg)
     every = {**ways, **{label: _in_ddp(alone, options) for label, options in (ddp or {}).items()}}
-    for label in several("see", see, "labels of the ways, in a list."):
-        require_label("see", label, [*every])
+    see = several("see", see, "labels of the ways, in a list.")
+    require_labels("see", see, [*every])
     rank, ranks, rows = dist.get_rank(), dist.get_world_size(), len(batch[0])
     shares = [(*parts, rows) for parts in zip(*(x.tensor_split(ranks) for x in batch), strict=True)]
     share, plain = shares[rank], partial(_share_by_share, model, alone, shares)

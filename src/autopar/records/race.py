@@ -22,7 +22,7 @@ from autopar.lanes.outcome import noting
 from autopar.records.record import Findings
 from autopar.refusal import check_work, positive, several, what
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import by_label, require_label
+from autopar.timing.measurement import by_label, require_labels
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
 from autopar.torch_private import pytree
 from autopar.traces.profiler import timelines_of
@@ -121,8 +121,7 @@ def race(
     by_label("flops", flops, [*parts, *ways])
     by_label("close", close, compared, partial(positive, expected=_CLOSE, below=1))
     see = several("see", see, "labels of the ways, in a list.")
-    for label in see:
-        require_label("see", label, labels)
+    require_labels("see", see, labels)
     wanted = None
     if expected is not None:
         wanted = _comparable("expected", _leaves(lambda: expected), _copied)

@@ -172,14 +172,14 @@ def by_label(
 ) -> dict[str, float]:
     """Label -> number, refused if one is of another label or doesn't pass the check."""
     check_type(argument, given, Mapping, f"label -> number, as in {{{labels[0]!r}: 1e-5}}.")
-    for label in given:
-        require_label(argument, label, labels)
+    require_labels(argument, given, labels)
     return {label: check(f"{argument}[{label!r}]", number) for label, number in given.items()}
 
 
-def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
-    """Refuse a label that is none of those known."""
-    if label not in labels:
-        known = ", ".join(map(repr, dict.fromkeys(labels)))
-        msg = f"{argument} names {label!r}; expected one of the labels {known}."
-        raise ValueError(msg)
+def require_labels(argument: str, named: Iterable[str], labels: Sequence[str]) -> None:
+    """Refuse labels of which one is none of those known."""
+    for label in named:
+        if label not in labels:
+            known = ", ".join(map(repr, dict.fromkeys(labels)))
+            msg = f"{argument} names {label!r}; expected one of the labels {known}."
+            raise ValueError(msg)
