@@ -126,18 +126,13 @@ def check_keywords(fn: Any, given: Iterable[str], own: str) -> None:
             return
         fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
-    if type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
-        code = fn.__code__
-        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        check_taken(fn.__name__, given, taken, own)
-
-
-def check_taken(fn: str, given: Iterable[str], taken: Iterable[str], own: str) -> None:
-    """Refuse keywords that a function doesn't take."""
+    if type(fn) is not FunctionType or fn.__code__.co_flags & CO_VARKEYWORDS:
+        return
+    taken = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
     for name in given:
         if name not in taken:
             msg = (
-                f"{name}= is no argument of {fn!r}, nor one of {own}; expected one of "
+                f"{name}= is no argument of {fn.__name__!r}, nor one of {own}; expected one of "
                 f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
             )
             raise TypeError(msg)

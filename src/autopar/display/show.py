@@ -10,14 +10,6 @@ from typing import Any
 RICH = "AUTOPAR_RICH"  # environment: set by the docs build, which renders what a cell returns
 
 
-def rich() -> bool:
-    """Whether the front end renders what a cell returns: the docs build, or a notebook."""
-    if os.environ.get(RICH):
-        return True
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
-
-
 def speaks() -> bool:
     """Whether this process is to print: of several that run one program, the first is."""
     return os.environ.get("RANK", "0") == "0"
@@ -25,8 +17,6 @@ def speaks() -> bool:
 
 class _Several(tuple[Any, ...]):
     """Things to show one below the other."""
-
-    __slots__ = ()
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self))
@@ -39,8 +29,6 @@ class _Several(tuple[Any, ...]):
 
 class Note(str):
     """A sentence beneath what is shown."""
-
-    __slots__ = ()
 
     def _repr_html_(self) -> str:
         return f'<p class="autopar-note autopar-small">{html.escape(self)}</p>'
@@ -58,6 +46,8 @@ def show(thing: Any, /, *more: Any) -> Any:
     ...
     """
     shown = _Several((thing, *more)) if more else thing
-    if not rich() and speaks():
+    ipython = sys.modules.get("IPython")
+    in_notebook = ipython is not None and ipython.get_ipython() is not None
+    if not (os.environ.get(RICH) or in_notebook) and speaks():
         print(shown, end="\n\n")
     return shown

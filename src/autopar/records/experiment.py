@@ -92,9 +92,9 @@ def recorded(
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
     A record must have been measured with these parameters. Of several, those of this very code come
-    first, then those whose samples are not noisy, then the newest. The origin of one of earlier
-    code says so; cells of a notebook are not held against records. A record is also loaded where a
-    profiler that the experiment starts does not work.
+    first, then the newest. The origin of one of earlier code says so; cells of a notebook are not
+    held against records. A record is also loaded where a profiler that the experiment starts does
+    not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.

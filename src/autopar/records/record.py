@@ -155,7 +155,10 @@ class Findings(_Timed):
         for found, kind in _FOUND.items():
             held = getattr(self, found)
             check_type(found, held, Mapping, f"{kind.__name__} by name.")
-            held = {name: _plain(one) for name, one in held.items()}
+            held = {  # of a tensor or an array of no dimensions what it holds
+                name: one.item() if getattr(one, "ndim", None) == 0 else one
+                for name, one in held.items()
+            }
             for name, one in held.items():
                 check_type(f"a name in {found}", name, str, "text.")
                 check_type(f"{found}[{name!r}]", one, kind, f"{kind.__name__}.")
@@ -226,8 +229,3 @@ class Record(_Timed):
 
     def __repr__(self) -> str:
         return f"<Record of {self}>"
-
-
-def _plain(held: Any) -> Any:
-    """What a tensor or an array of no dimensions holds; all else as it is."""
-    return held.item() if getattr(held, "ndim", None) == 0 else held

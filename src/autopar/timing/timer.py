@@ -1,7 +1,5 @@
 """Timer: D2L's stopwatch and benchmark with their waits mended, and `measure` for tables."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time
@@ -99,7 +97,7 @@ class Benchmark:
         time = "not timed" if self.elapsed_s is None else format_seconds(self.elapsed_s)
         return f"<Benchmark: {self.description}, {time}>"
 
-    def __enter__(self) -> Benchmark:
+    def __enter__(self) -> "Benchmark":
         _wait(self.devices)
         self.timer = Timer()
         return self
