@@ -75,7 +75,7 @@ def timeline(
     >>> axes = ap.plot.timeline({"serial": run, "at once": run}, title="Two products")
     >>> plt.close()
     """
-    panels = panels_of("timelines", timelines)
+    panels = panels_of(timelines)
     if limit_s is not None:
         check_positive("limit_s", limit_s)
     scale_s = scale_of(panels.values(), limit_s)

@@ -172,7 +172,7 @@ def draw(
       copies 50.0 % hidden behind compute
     # compute   = copy   . less than half of a mark's time
     """
-    panels = panels_of("timelines", timelines)
+    panels = panels_of(timelines)
     check_words("title", title, "a few words, as in 'Copies behind products'.")
     check_type("caption", caption, str, "a few words.")
     limit = None if limit_s is None else check_positive("limit_s", limit_s)

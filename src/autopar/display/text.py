@@ -32,18 +32,18 @@ _COLUMNS = 100
 _MOST_LANES = 8  # more than these make a sentence that nobody reads
 
 
-def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> dict[str, Timeline]:
+def panels_of(timelines: Timeline | Mapping[str, Timeline]) -> dict[str, Timeline]:
     """Name -> timeline for each panel; a timeline alone has an empty name."""
     expected = "a Timeline, or name -> Timeline for a panel each. Of a run give run.timeline."
-    check_type(argument, timelines, Timeline | Mapping, expected)
+    check_type("timelines", timelines, Timeline | Mapping, expected)
     panels = {"": timelines} if isinstance(timelines, Timeline) else dict(timelines)
     for name, timeline in panels.items():
-        check_type(f"a name in {argument}", name, str, "a few words.")
-        check_type(f"{argument}[{name!r}]", timeline, Timeline, expected)
+        check_type("a name in timelines", name, str, "a few words.")
+        check_type(f"timelines[{name!r}]", timeline, Timeline, expected)
     empty = [name for name, timeline in panels.items() if not timeline.spans]
     if empty or not panels:
-        named = f"timeline {empty[0]!r}" if any(empty) else argument
-        came = f"{named} has no spans" if empty else f"{argument} is empty"
+        named = f"timeline {empty[0]!r}" if any(empty) else "timelines"
+        came = f"{named} has no spans" if empty else "timelines is empty"
         msg = f"{came}; expected one or more, each with spans. Record some work first."
         raise ValueError(msg)
     return panels

@@ -296,18 +296,16 @@ def _difference(
     if values.keys() != wanted.keys():
         made, should = (shortened(", ".join(places) or "nothing") for places in (values, wanted))
         return f"it is made of {made} instead of {should}"
-    differences, near = [], _UNLIKE if any(shares.values()) else 0.0
+    first, near = "", _UNLIKE if any(shares.values()) else 0.0
     for place, value in values.items():
         with _refusing(f"the way {label!r}", place, value):
             if why := _unlike(value, wanted[place], shares[place]):
-                differences.append(f"{place}: {why}")
+                first = first or f"{place}: {why}"
                 rounding = _rounding(wanted[place])
                 is_near = rounding < _UNLIKE and not _unlike(value, wanted[place], rounding)
                 near = max(near, rounding if is_near else _UNLIKE)
-    if 0 < near < _UNLIKE:
-        hint = f"if it only adds up in another order, pass close={{{label!r}: {near:g}}}"
-        return f"{differences[0]}; {hint}"
-    return differences[0] if differences else ""
+    hint = f"; if it only adds up in another order, pass close={{{label!r}: {near:g}}}"
+    return first + hint * (0 < near < _UNLIKE)
 
 
 def _rounding(one: Any) -> float:
