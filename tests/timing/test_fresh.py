@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import sys
+from fractions import Fraction
 from math import floor
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +19,7 @@ ONE = 1
 add_one = lambda x: x + ONE  # noqa: E731
 
 
-def plus_one(x):
+def plus_one(x: Fraction | int):  # which nothing else here uses
     return add_one(x)
 
 

@@ -67,7 +67,15 @@ def timeline(
 ) -> Axes:
     """Draw what ran when: a row for each lane, from the start of the first span on.
 
-    Without `ax` a figure is made. Other arguments, and errors, are those of `draw`.
+    Args:
+        timelines: One timeline, or name -> timeline for panels under one another, on one scale.
+        ax: Where to draw; without it a figure is made.
+        limit_s: The least time possible in seconds, drawn as a dashed line.
+        title: What is drawn, in a few words.
+
+    Raises:
+        TypeError: `timelines` is neither a Timeline nor a mapping to such.
+        ValueError: There are no timelines, one has no spans, or the limit is not a time.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
@@ -116,8 +124,14 @@ def bars(
 ) -> Axes:
     """Draw medians as bars, every raw sample as a dot, and limits as marks across the bars.
 
-    Without `ax` a figure is made; `title` says what is drawn, in a few words. Other arguments, and
-    errors, are those of `compare`.
+    Args:
+        measurements: Measurements, or a mapping whose values they are.
+        ax: Where to draw; without it a figure is made.
+        limit_s: The least time possible in seconds: one for every bar, or label -> seconds.
+        title: What is drawn, in a few words.
+
+    Raises:
+        ValueError: As `compare` does, for the same reasons.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt

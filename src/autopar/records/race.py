@@ -88,17 +88,17 @@ def race(
         setup: Called before each way is checked and is seen, and before each sample of each way and
             part, outside the clock: for ways that use up or change what they are given.
         see: Labels of the ways whose timelines are taken.
-        devices: This and what follows is as in `measure_in_turn`, for all ways and parts.
+        devices: What to wait for, as in `measure`.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
-        calls: Calls in each sample.
-        flops: Label to floating-point operations.
+        calls: Calls in each sample, for work of microseconds, as in `measure`.
+        flops: Label to floating-point operations, for the ways and parts that are to have a rate.
 
     Raises:
-        Exception: As `measure_in_turn` does.
-        TypeError: A way returns what can't be compared, as a module.
-        ValueError: A label stands for a way and for a part, or for none of the ways; the baseline
-            returns nothing; two ways return the same memory without `reset`.
+        Exception: What a way raises, with a note that names it.
+        TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a module.
+        ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
+            baseline returns nothing; two ways return the same memory without `reset`.
 
     >>> import torch
     >>> import autopar as ap

@@ -111,7 +111,9 @@ def _in_fresh_process(
             Path(folder, name)
             for name in ("_autopar_call.py", "given.json", "returned.json", "printed")
         )
-        write_atomically(file, "\n\n".join([*_sources_of(fn).values(), call]))
+        # Annotations name what a function does not need: they are not evaluated there.
+        first = "from __future__ import annotations"
+        write_atomically(file, "\n\n".join([first, *_sources_of(fn).values(), call]))
         write_atomically(given, json.dumps(args))
         if python:
             Path(folder, "autopar").symlink_to(_PACKAGE)  # and no other package of this Python

@@ -1,5 +1,7 @@
 """Measurement: raw seconds under a label, and the statistics derived from them."""
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +103,7 @@ class Measurement:
         """Bandwidth in GB/s (1e9 bytes), where `size_bytes` is known."""
         return None if self.size_bytes is None else self.size_bytes / 1e9 / self.median_s
 
-    def speedup_over(self, other: "Measurement") -> float:
+    def speedup_over(self, other: Measurement) -> float:
         """How many times faster this is than `other`, by medians."""
         check_type("other", other, Measurement, "a Measurement, as measure(...) returns it.")
         return other.median_s / self.median_s

@@ -1,5 +1,7 @@
 """Timer: D2L's stopwatch and benchmark with their waits mended, and `measure` for tables."""
 
+from __future__ import annotations
+
 import gc
 import itertools
 import time
@@ -97,7 +99,7 @@ class Benchmark:
         time = "not timed" if self.elapsed_s is None else format_seconds(self.elapsed_s)
         return f"<Benchmark: {self.description}, {time}>"
 
-    def __enter__(self) -> "Benchmark":
+    def __enter__(self) -> Benchmark:
         _wait(self.devices)
         self.timer = Timer()
         return self
@@ -179,16 +181,17 @@ def measure_in_turn(
 
     Args:
         ways: Label to work; called without arguments, in this order.
-        devices: This and what follows is as in `measure`, for all ways.
+        devices: As in `measure`, for all ways.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
-        setup: Called before each sample of each way.
-        calls: Calls in each sample.
+        setup: Called before each sample of each way, outside the clock.
+        calls: As in `measure`, for all ways.
         flops: Label to floating-point operations, for the ways that are to have a rate.
 
     Raises:
-        Exception: As `measure` does; also for `ways` that are no mapping or empty, and for `flops`
-            of one that is not there.
+        Exception: What a way raises, with a note that names it.
+        TypeError: `ways` is no mapping, or it or `setup` has something that can't be called.
+        ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
 
     >>> import autopar as ap
     >>> ways = {"in a loop": lambda: [n for n in range(9)], "at once": lambda: list(range(9))}
