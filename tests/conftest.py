@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
 import torch
 from leftovers import Before
@@ -20,6 +21,8 @@ import autopar
 
 _TOO_LONG_S = 120  # far above the slowest test; a test that hangs ends the run and shows where
 _PROGRAMS = Path(__file__).parent / "programs"
+hypothesis.settings.register_profile("same each time", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("same each time")
 collect_ignore = ["programs"]  # each is run in a process of its own; importing one may run it
 collect_ignore_glob = ["*/conftest.py"]  # no doctests are in them, and all have one name
 

@@ -104,7 +104,7 @@ def test_nothing_lies_on_something_else(planned, given):
     assert legend.width <= ax.figure.bbox.width
 
 
-@settings(deadline=None, derandomize=True, max_examples=4)
+@settings(max_examples=4)
 @given(st.integers(0, 1000))
 def test_a_layer_is_the_longest_way_from_a_start_and_arrows_run_beside_boxes(seed):
     planned = by_chance(seed)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import autopar as ap
@@ -146,7 +146,6 @@ def test_an_interval_that_ends_at_the_bound_can_not_be_told():
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.sampled_from(["", "%", "×"]))
-@settings(deadline=None, derandomize=True)
 def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit):
     for bounds in ({"at_least": bound}, {"at_most": bound}, {"at_least": bound, "at_most": 2e9}):
         claim = ap.claim("So.", value, unit=unit, **bounds)

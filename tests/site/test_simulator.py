@@ -30,7 +30,7 @@ COUNTS = st.integers(1, 7)
 TIMES = st.integers(1, 5)  # ticks: sums of whole numbers are exact
 COPIES = st.integers(0, 5)
 CASES = st.builds(Prediction, COUNTS, TIMES, COPIES, COPIES, COUNTS, st.integers(1, 3))
-many = settings(max_examples=100, deadline=None, derandomize=True)
+many = settings(max_examples=100)
 
 
 def by_ticks(one):

@@ -21,7 +21,7 @@ def ticks(pairs):
     return {tick for start, end in pairs for tick in range(int(start), int(end))}
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(PAIRS, PAIRS)
 def test_against_a_set_of_ticks(first, second):
     one, other = covered(as_array(first)), covered(as_array(second))

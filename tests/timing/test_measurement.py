@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar import Measurement, hidden_share
@@ -102,7 +102,6 @@ def test_seconds_in_the_unit_a_reader_expects(seconds, text):
     assert format_seconds(seconds) == text
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.floats(1e-6, 1e4))
 def test_seconds_have_four_figures_and_a_whole_part_below_a_thousand(seconds):
     number, unit = format_seconds(seconds).split()

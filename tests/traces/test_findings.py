@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import MS, costs, parsed, split, trace, work_of
 
@@ -65,7 +65,6 @@ _BY = st.tuples(st.just(" by cudaLaunchKernel"), _TIMES, st.sampled_from("123"))
 _WORK = st.tuples(st.just("kernel"), _TIMES, st.just("") | _BY.map(" ".join))
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     st.lists(_WORK, min_size=1, max_size=9),
     st.lists(st.tuples(_HOST.map(" ".join), st.sampled_from("123")), max_size=36),

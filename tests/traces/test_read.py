@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sampling import every
 from trace_builder import work_of
@@ -196,7 +196,6 @@ _SPANS = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True)
 @given(_SPANS)
 def test_what_is_written_comes_back_to_the_nanosecond(drawn):
     spans = [Span("first", "left", 0.0, 1e-9)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import MS, parsed, trace, work_of
 
@@ -99,7 +99,6 @@ _SENT = st.just("communication {} gpu={} stream=3")
 _WORK = st.builds(str.format, _COPY | _KERNEL | _SENT, _TIMES, st.integers(0, 1))
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(_WORK, min_size=1, max_size=12))
 def test_figures_against_brute_force(texts):
     def when(chosen):

@@ -42,7 +42,7 @@ READS = {
 }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.sampled_from([*HOLDS, "nothing", "nothing"]), min_size=20, max_size=40))
 def test_what_somebody_keeps_of_a_result_stays_as_it_is(kinds):
     kept = []
