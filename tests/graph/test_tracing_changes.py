@@ -307,3 +307,12 @@ def test_what_autograd_tracks_stays_so_when_hooks_are_put_back():
         TaskGraph.trace(hooking, torch.ones(3))
     tracked.sum().backward()
     assert torch.equal(weight.grad, torch.full((3,), 2.0))
+
+
+def test_what_backward_needs_counts_no_changes_that_only_a_trace_has_seen():
+    kept, weight = torch.ones(3), nn.Parameter(torch.ones(3))
+    loss = (weight * kept).sum()  # saves `kept`, and refuses one that was changed since
+    graph, result = TaskGraph.trace(lambda x: kept.add_(x) * 2, torch.ones(3))
+    loss.backward()
+    assert torch.equal(weight.grad, torch.ones(3))
+    assert torch.equal(graph.run()[result], torch.full((3,), 4.0))
