@@ -1,6 +1,7 @@
 """What runs keep: results that nobody can ask for go once they are read."""
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -9,6 +10,7 @@ from graph_checks import around_calls
 
 from autopar import TaskGraph
 from autopar.graph.execution import Execution
+from autopar.lanes.handle import awaited
 
 RUNS = ["run", "run_serial"]
 
@@ -116,3 +118,30 @@ def test_operators_are_not_cast_by_the_autocast_of_a_run():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = graph.run()[result]
         torch.testing.assert_close(got, code(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", ["run", "start"])
+def test_results_go_with_their_run_also_if_somebody_had_to_wait_for_them(way):
+    def once_awaited(x):  # by the lane beside, and by who asks for the whole
+        until_s = time.monotonic() + 60
+        while len(awaited) < 2 and time.monotonic() < until_s:
+            time.sleep(1e-3)
+        return x + len(awaited)
+
+    graph, x = TaskGraph(cpu_lanes=2), torch.ones(3)
+    both = graph.add(torch.add, x, 1), graph.add(once_awaited, x, writes=())
+    ends = [graph.add(torch.add, *both) for _ in range(2)]
+    gc.collect()
+    gc.disable()
+    try:
+        if way == "run":
+            run = graph.run()
+        else:
+            with graph.start() as run:
+                run[ends]
+        kept = [weakref.ref(run[end].untyped_storage()) for end in ends]
+        assert [run[end].tolist() for end in ends] == [[5.0] * 3] * 2
+        del run
+        assert [one() for one in kept] == [None, None]
+    finally:
+        gc.enable()

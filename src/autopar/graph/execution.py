@@ -25,7 +25,7 @@ from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes, thread_modes
-from autopar.lanes.outcome import note
+from autopar.lanes.outcome import Outcome, note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
@@ -72,7 +72,7 @@ class Execution:
         self._audit = audit
         self._streams: Mapping[str, torch.cuda.Stream] = {}  # by lane on a GPU that has a launcher
         self._ready: dict[torch.device, torch.cuda.Event] = {}
-        self._awaited: dict[int, Handle[None]] = {}  # nodes that somebody had to wait for
+        self._awaited: dict[int, Outcome[None]] = {}  # of nodes that somebody had to wait for
 
     def start(self, lanes: Mapping[str, Lane], streams: Mapping[str, torch.cuda.Stream]) -> None:
         """Give each thread its share, which comes after what the GPUs' current streams have."""
@@ -100,11 +100,14 @@ class Execution:
         for worker in self.workers.values():
             worker.wait()
 
+    @functools.cached_property
+    def _places(self) -> dict[int, tuple[str, str]]:
+        """Which thread comes to each node, and on which lane."""
+        return {step.job: (host, step.lane) for host, share in self.steps.items() for step in share}
+
     def _worker_of(self, number: int) -> Handle[None] | None:
         """What the thread does that has to come to a node, if it has begun."""
-        shares = self.steps.items()
-        hosts = [host for host, share in shares if any(step.job == number for step in share)]
-        return self.workers.get(hosts[0])
+        return self.workers.get(self._places[number][0])
 
     def _is_over(self, number: int) -> bool:
         """Whether a node is run or queued, or never will be, whatever Ctrl-C has cut off.
@@ -113,26 +116,35 @@ class Execution:
         """
         if self.issued[number] or self.left:
             return True
+        if not self.errors:
+            return False
         worker = self._worker_of(number)
-        return bool(self.errors) and (worker is None or worker.done())
+        return worker is None or worker.done()
 
     def awaited(self, number: int) -> Handle[None]:
-        """What is settled once a node is run or queued, or never will be; to wait for that."""
+        """What is settled once a node is run or queued, or never will be; to wait for that.
 
-        def waits_for() -> Any:
-            worker = None if self._is_over(number) else self._worker_of(number)
-            return None if worker is None else worker._waits_for()
+        Nothing leads from it back to itself, or results would stay until garbage is collected.
+        """
+        node, lane = self.plan.nodes[number], self._places[number][1]
+        over = self._awaited.setdefault(number, Outcome())
+        handle: Handle[None] = Handle(
+            *(node.name, lane, node.device, node.kind),
+            waits_for=functools.partial(self._waits_for, number),
+            urge=functools.partial(self._urge, number, over),
+        )
+        handle._issued = over
+        return handle
 
-        def urge() -> None:
-            if self._is_over(number):
-                handle._issued.set_result(None)
-            for worker in self.workers.values():
-                worker._urge()  # which a fork of this process refuses: it has no such threads
+    def _waits_for(self, number: int) -> Any:
+        worker = None if self._is_over(number) else self._worker_of(number)
+        return None if worker is None else worker._waits_for()
 
-        node = self.plan.nodes[number]
-        form = node.name, node.resource, node.device, node.kind
-        handle = Handle[None](*form, waits_for=waits_for, urge=urge)
-        return self._awaited.setdefault(number, handle)
+    def _urge(self, number: int, over: Outcome[None]) -> None:
+        if self._is_over(number):
+            over.set_result(None)
+        for worker in self.workers.values():
+            worker._urge()  # which a fork of this process refuses: it has no such threads
 
     def _work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
@@ -296,7 +308,7 @@ class Execution:
         """Let those go on who wait until a node is run, queued or given up."""
         self.issued[number] = True  # before the look at who waits, as they look after they wait
         if (over := self._awaited.pop(number, None)) is not None:
-            over._issued.set_result(None)
+            over.set_result(None)
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
