@@ -2,9 +2,9 @@
 
 import asyncio
 import functools
+import importlib
 import os
 import sys
-from fractions import Fraction
 from math import floor
 from pathlib import Path
 from urllib.parse import quote
@@ -19,7 +19,7 @@ ONE = 1
 add_one = lambda x: x + ONE  # noqa: E731
 
 
-def plus_one(x: Fraction | int):  # which nothing else here uses
+def plus_one(x):
     return add_one(x)
 
 
@@ -95,6 +95,30 @@ def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_give
     assert "AUTOPAR_TEST" not in os.environ
     assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
     assert in_fresh_process(random, str(tmp_path / "a")) == [True, "False", 2, None, True]
+
+
+_ANNOTATED = """
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+def annotated(x: Path | None = None):
+    @dataclass
+    class Size:
+        number: int
+        unit: ClassVar[str] = "MB"
+    return [len(fields(Size)), [str(one) for one in annotated.__annotations__.values()]]
+"""
+
+
+@pytest.mark.parametrize(("future", "x"), [("", "pathlib.Path"), ("annotations", "Path")])
+def test_annotations_are_what_they_are_in_the_module(future, x, tmp_path, monkeypatch):
+    """Evaluated or texts; nothing else in the function uses their names."""
+    source = f"from __future__ import {future}\n" * bool(future) + _ANNOTATED
+    (tmp_path / f"with_{future}.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    annotated = importlib.import_module(f"with_{future}").annotated
+    assert annotated() == in_fresh_process(annotated) == [1, [f"{x} | None"]]
 
 
 def test_it_is_another_process_of_this_python_that_finds_this_autopar():

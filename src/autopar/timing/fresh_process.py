@@ -18,6 +18,7 @@ from autopar.files import write_atomically
 from autopar.refusal import several, what
 
 _PACKAGE = Path(__file__).parents[1]  # autopar
+_TEXTS = annotations.compiler_flag  # of code whose module evaluates no annotations
 # By way of files, as a profiler round the process prints too. It ends at once, unless a profiler
 # has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
 _CALL = """def _autopar_call():
@@ -111,9 +112,10 @@ def _in_fresh_process(
             Path(folder, name)
             for name in ("_autopar_call.py", "given.json", "returned.json", "printed")
         )
-        # Annotations name what a function does not need: they are not evaluated there.
-        first = "from __future__ import annotations"
-        write_atomically(file, "\n\n".join([first, *_sources_of(fn).values(), call]))
+        # Annotations are evaluated there or not, as in the function's module.
+        are_texts = bool(function.__code__.co_flags & _TEXTS)
+        first = ["from __future__ import annotations"] * are_texts
+        write_atomically(file, "\n\n".join([*first, *_sources_of(fn).values(), call]))
         write_atomically(given, json.dumps(args))
         if python:
             Path(folder, "autopar").symlink_to(_PACKAGE)  # and no other package of this Python
@@ -175,7 +177,9 @@ def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
         raise TypeError(msg)
     sources, seen = dict[str, str](), (*seen, function)
     source = f"if True:\n{source}" if source[0].isspace() else source
-    for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
+    # Without what this file says of annotations: libraries look up what their texts name.
+    code = compile(source, "<source>", "exec", dont_inherit=True)
+    for name in dict.fromkeys(chain[0] for chain in chains(code) if chain[0] != "__name__"):
         value = function.__globals__.get(name)
         inner = inspect.unwrap(value) if callable(value) else value
         if getattr(inner, "__globals__", None) is function.__globals__:
