@@ -102,13 +102,13 @@ fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
 seen = {it: fed.timelines[it] for it in SEEN}
 gpu_s = seen[THERE].busy_s("compute") / 3  # in a step; the same in all ways
 ms = {it: 1e3 * (fed.measurements[it].median_s / LOOP["steps"] - gpu_s) for it in seen}
-look = f"Look at a step's waits, by the clock: {'; '.join(f'{it!r} {ms[it]:.1f} ms' for it in ms)}."
+look = f"Look at the gaps. By the clock steps wait {', '.join(f'{ms[it]:.1f} ms' for it in ms)}."
 ap.show_timelines(seen, "b11_who_holds_the_gil", title="Three steps each", caption=look)
 
 # %%
 # Data that is pinned once needs no copy on the host
 # --------------------------------------------------
-# Compare all with *data on the device already*, by the clock, without the profiler.
+# Times are without the profiler. `prefetch` copies ordinary data to pinned memory, on the host.
 ways = [one for one in fed.measurements.values() if one.label not in BESIDE]
 slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
 kept = fed.estimate(lambda s: s[THERE] / s[ONCE])

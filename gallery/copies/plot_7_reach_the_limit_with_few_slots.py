@@ -9,18 +9,18 @@ Reach the limit with few slots
   :doc:`plot_6_the_pipeline_against_its_rivals`. Next: :doc:`plot_8_send_small_tensors_together`.
 
 Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
-slowest station is done. A pipeline comes near if that station is far slower than the others. For
-ordinary memory it takes two slots of *pinned* memory, to which the GPU can write.
+slowest station is done. A pipeline comes near that, whichever station it is. For ordinary memory it
+takes more than one slot of *pinned* memory, to which the GPU can write.
 """
 
 # %%
 # The slowest station sets the limit
 # ----------------------------------
 # `to_host` brings results back, and `map` takes its inputs there as well. It is tempting to look at
-# the computing alone. But a product of small matrices takes less time than a copy of its result, so
-# then the copies are the slowest station. `map` copies in both directions at the same time, which
-# is called *duplex* here. The table has such a pair in a row of its own, as it may take longer than
-# one copy.
+# the computing alone. But what computes little takes less time than a copy of its result, so then
+# the copies are the slowest station: `torch.neg` is an example. `map` copies in both directions at
+# the same time, which is called *duplex* here. The table has such a pair in a row of its own, as it
+# may take longer than one copy.
 
 from contextlib import ExitStack
 
@@ -41,7 +41,7 @@ def there_and_back(pipeline, work, pinned, count):
 # The first item passes all stations, one after another. Each later one adds the time of the slowest
 # station, whatever the others do meanwhile. This is the *limit* in the table. Look at the grey rows
 # of each regime: *compute* and *copy* are the stations of `to_host`, *compute* and *duplex* those
-# of `map`. Where computing and copies are balanced, none has time to spare, so each wait shows.
+# of `map`. Where computing and copies are balanced, none has time to spare, so each wait counts.
 
 # Folded: the measurement of three regimes, and the table
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
@@ -94,8 +94,8 @@ ap.show(
 )
 
 # %%
-# Two slots are nearly as good as more
-# ------------------------------------
+# How many slots are enough?
+# --------------------------
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. In the picture at the top, compare the bars *1
 # x 32 MiB* and *2 x 32 MiB*. Then compare *3 x 1 MiB* with *3 x 32 MiB*: each copy has a fixed

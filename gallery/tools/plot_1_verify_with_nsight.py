@@ -101,8 +101,8 @@ ap.show(
 # Nsight Compute: does what runs fill the GPU?
 # --------------------------------------------
 # It runs each kernel of the range `compute`, and no other, many times, to read counters. As many
-# blocks of threads as fit on a GPU at once are a *wave*. Compare the first row with the last: a
-# small product is less than a wave, and far from the multiprocessors' peak. A large one is near, so
+# blocks of threads as fit on a GPU at once are a *wave*. Compare the first row with the last: the
+# smallest product is a small part of a wave, and far from the peak. The largest one is near, so
 # streams gain little: :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`.
 
 
