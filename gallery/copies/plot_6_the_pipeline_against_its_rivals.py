@@ -85,7 +85,7 @@ def behind_computing(count, size):
 # In the picture at the top of this page, look at the mark of the limit: all products, and one copy
 # that has no product to hide behind. The bars *.to(non_blocking) each* and *pin, then copy* hide
 # nothing: they are as long as both parts together. With *fresh memory* the system has to clear each
-# page first, and only some machines do that in time. The other two come near.
+# page first, for which a product may be too short. The other two come near.
 behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
 least_s = behind.limit_s(PARTS, pieces=BEHIND["count"])
 drawn = [one for label, one in behind.measurements.items() if label not in (*PARTS, SLOW)]

@@ -117,7 +117,7 @@ look = f"Look at {CAPTURE!r}: {min(gained[CAPTURE]):.2f} × to {max(gained[CAPTU
 ap.plot.show("b10_run_whole_models", gpu.origin, look=look)
 
 # %%
-# Claims are of the models' median, one of the slowest. Not all hold everywhere: :doc:`/claims`.
+# Claims are of the models' median, one of the slowest. Where do they hold? See :doc:`/claims`.
 
 # Folded: the table and the claims
 eager_ms = [f"{1e3 * median_s[f'{name}: eager']:.2f} ms" for name in MODELS]

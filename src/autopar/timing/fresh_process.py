@@ -177,7 +177,8 @@ def _sources_of(fn: Any, seen: tuple[object, ...] = ()) -> dict[str, str]:
         raise TypeError(msg)
     sources, seen = dict[str, str](), (*seen, function)
     source = f"if True:\n{source}" if source[0].isspace() else source
-    # Without what this file says of annotations: libraries look up what their texts name.
+    # Without what this file says of annotations: libraries look up what their texts name. And each
+    # process has a `__name__` of its own.
     code = compile(source, "<source>", "exec", dont_inherit=True)
     for name in dict.fromkeys(chain[0] for chain in chains(code) if chain[0] != "__name__"):
         value = function.__globals__.get(name)
